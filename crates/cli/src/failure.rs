@@ -9,6 +9,7 @@ use linerate_session::error::MeasureError;
 use linerate_transport::TransportError;
 
 use crate::command_line;
+
 /// A failed command.
 #[derive(Debug)]
 pub struct CommandFailure {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use linerate_lab::CurrentLab;
 use linerate_session::loss::LabNetwork;
+
 /// Returns the topology of the lab, if `lab exec` started this program.
 pub fn lab_network() -> Option<Arc<LabNetwork>> {
     linerate_lab::current_lab().map(topology_of).map(Arc::new)

@@ -26,6 +26,7 @@ use crate::knob_applier::unrestored_note;
 use crate::output::{CommandOutput, print_stderr};
 use crate::tunable_hosts;
 use crate::tunable_hosts::TunableHosts;
+
 /// Time to retry a restore. The kernel keeps a queue busy for some time after its last AF_XDP
 /// socket closed, and does not remove busy queues.
 const RESTORE_TIMEOUT: Duration = Duration::from_secs(1);

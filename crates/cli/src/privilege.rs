@@ -7,6 +7,7 @@ use linerate_server::server::Grant;
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_no_new_privs,
 };
+
 /// Inputs that decide which capabilities a server keeps.
 pub struct PrivilegeNeeds<'a> {
     /// Permissions of clients.

@@ -15,6 +15,7 @@ use super::mode::io::Io;
 use super::settings::ForwardSettings;
 use super::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
 use super::{ForwardEvent, Forwarder, FrameMemoryRequest, RunTimes, record, run};
+
 fn urls(texts: &[&str]) -> Vec<PortUrl> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
 }

@@ -9,6 +9,7 @@ use linerate_port::FrameRunError;
 use linerate_port::kinds::pcap::lock_for_reading;
 use linerate_record::generate::FCS_BYTES;
 use linerate_stats::units::format_count;
+
 /// Maximum bytes of frames of a capture.
 const MAX_FRAME_BYTES_TOTAL: usize = 1 << 30;
 

@@ -14,6 +14,7 @@ use linerate_port::{
 use linerate_record::generate::{FCS_BYTES, TemplatePlan};
 use linerate_record::record::Caveat;
 use linerate_sys::frames::frame_memory::FrameRegion;
+
 /// Carrier states of the sending and the receiving port; `None`: unknown.
 pub(super) type CarrierPair = (Option<bool>, Option<bool>);
 

@@ -11,6 +11,7 @@ use linerate_stats::histogram::HistogramData;
 use linerate_stats::units::{format_count, format_share};
 
 use super::run::{FrameInput, GeneratorFacts, GeneratorInterval, GeneratorRun, GeneratorSettings};
+
 /// Ratio of the offered to the intended load below which the generator was the limit.
 pub const MIN_LOAD_RATIO: f64 = 0.99;
 

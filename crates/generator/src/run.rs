@@ -32,6 +32,7 @@ use super::thread_count;
 use super::worker::{
     GeneratorReceiver, GeneratorSender, GeneratorState, GeneratorWorker, WorkerUsage,
 };
+
 /// Input from which frames are made.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant, reason = "there is one a run")]

@@ -17,6 +17,7 @@ use linerate_record::plan::RunKind;
 use linerate_record::record::Record;
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
+
 fn plan(text: &str) -> FrameInput {
     FrameInput::Template(linerate_packet::template::parse_template(text).unwrap())
 }

@@ -11,6 +11,7 @@ use linerate_sys::clock::Nanos;
 
 use super::flow_socket::FlowSocket;
 use super::setup_context::protocol_error;
+
 /// Timeout of the last acknowledgement while none arrives.
 const ACK_TIMEOUT_NS: Nanos = 10_000_000_000;
 

@@ -21,6 +21,7 @@ use linerate_workload::flow::FlowShared;
 
 use super::ClientProtocol;
 use super::setup_context::protocol_error;
+
 /// Time without progress after which the server counts as gone.
 const STALL_TIMEOUT_NS: Nanos = 10_000_000_000;
 

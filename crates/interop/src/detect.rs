@@ -20,6 +20,7 @@ use socket2::Socket;
 use super::probe_sockets::ProbeSockets;
 use super::setup_context::protocol_error;
 use super::{ClientProtocolSpec, client_protocol};
+
 /// Time for a reply to a probe.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
 

@@ -8,6 +8,7 @@ use linerate_workload::probes::ECHO_PROBE;
 
 use super::setup_context::SetupContext;
 use super::{ClientProtocol, ClientProtocolSpec, PlanRejection, round_trips};
+
 /// Client of echo.
 pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "echo",

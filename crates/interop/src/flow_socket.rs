@@ -18,6 +18,7 @@ use linerate_transport::stack_thread::{StackHandle, thread_ended};
 use linerate_transport::{FlowOptions, close_reason, open_socket, stack_error};
 use linerate_workload::worker::FlowOpening;
 use socket2::{Domain, SockAddr, Socket, Type};
+
 /// Poll interval of the user-space stack during a wait.
 const STACK_POLL_INTERVAL: Duration = Duration::from_millis(1);
 

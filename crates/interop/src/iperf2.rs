@@ -25,6 +25,7 @@ use super::{
     ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection, plain,
     reject_omit, round_trips,
 };
+
 /// Client of iperf 2.1 and later.
 pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "iperf2",

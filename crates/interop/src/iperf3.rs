@@ -26,6 +26,7 @@ use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
 use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, protocol_error};
 use super::{ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection};
+
 /// Client of iperf3.
 pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "iperf3",

@@ -30,6 +30,7 @@ use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, connect_error, protoc
 use super::{
     ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection, reject_omit,
 };
+
 /// Client of `nuttcp -S`.
 pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "nuttcp",

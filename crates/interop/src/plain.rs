@@ -19,6 +19,7 @@ use super::setup_context::SetupContext;
 use super::{
     ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection, reject_omit,
 };
+
 /// Client of a classic ttcp receiver (`ttcp -r`).
 pub const TTCP_SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "ttcp",

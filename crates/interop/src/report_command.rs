@@ -18,6 +18,7 @@ use linerate_record::record::MAX_SERVER_TEXT_BYTES;
 use linerate_session::error::MeasureError;
 use regex_lite::Regex;
 use rustix::process::{Pid, Signal};
+
 /// Default expression: a number and its unit.
 const DEFAULT_EXPRESSION: &str = r"(?i)(?:(?P<bytes>\d+)\s*(?:bytes|octets|B)\b)|(?:(?P<packets>\d+)\s*(?:packets|datagrams|pkts)\b)";
 

@@ -7,6 +7,7 @@ use linerate_workload::framing::Framing;
 
 use super::setup_context::SetupContext;
 use super::{ClientProtocol, ClientProtocolSpec, PlanRejection, first_rejection, round_trips};
+
 /// Client of sockperf.
 pub const SPEC: ClientProtocolSpec = ClientProtocolSpec {
     name: "sockperf",

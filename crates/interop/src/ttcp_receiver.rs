@@ -14,6 +14,7 @@ use linerate_workload::framing::Framing;
 use super::flow_socket::FlowSocket;
 use super::setup_context::{SetupContext, connect_error};
 use super::{ClientProtocol, ClientProtocolSpec, ConnectedFlow, reject_omit};
+
 /// Receiver of classic ttcp, for a plan without a host.
 pub const RECEIVER: ClientProtocolSpec = ClientProtocolSpec {
     name: "ttcp",

@@ -8,6 +8,7 @@ use std::str::FromStr;
 use linerate_record::generate::{FCS_BYTES, IpPlan, TemplatePlan, UdpPlan};
 
 use crate::{checksum, template as templates};
+
 /// Length of an Ethernet header.
 pub const ETHERNET_HEADER_BYTES: usize = 14;
 /// Length of an IPv4 header without options (RFC 791).

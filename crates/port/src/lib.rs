@@ -58,6 +58,7 @@ pub use kinds::{AnyReceive, AnyTransmit, memory_plan, open};
 
 mod error;
 pub use error::PortError;
+
 mod run_error;
 pub use run_error::FrameRunError;
 

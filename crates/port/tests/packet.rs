@@ -9,6 +9,7 @@ use std::time::Duration;
 use common::{memory, numbered, open_in, pair, receive, receive_within, send, with_privilege};
 use linerate_packet::checksum;
 use linerate_port::{DropCause, Port, PortError, PortUrl, RxQueue, TxQueue};
+
 const MODES: [&str; 3] = ["mmsg", "2", "3"];
 
 #[test]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use common::{memory, numbered, receive, send};
 use linerate_packet::pcap::{CaptureReader, CaptureWriter};
 use linerate_port::{DropCause, Port, PortError, PortUrl, RxQueue, TxQueue};
+
 fn capture(path: &Path, frames: &[(u64, Vec<u8>)]) {
     let mut writer = CaptureWriter::new(fs::File::create(path).unwrap()).unwrap();
     for (time_ns, frame) in frames {

@@ -14,6 +14,7 @@ use linerate_port::{AnyPort, DropCause, Port, PortError, PortUrl, RxQueue, TxQue
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
+
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 9];
 
 /// Host 10.9.0.2 on the wire of a tap whose interface has the address 10.9.0.1.

@@ -372,6 +372,7 @@ const DIRECTION: LineColumn = LineColumn {
     optional: false,
     cell: |shape, i| model::direction_name(i.direction, shape.serving).to_owned(),
 };
+
 const TRANSFERRED: LineColumn = optional_column(column("payload", 9, |_, i| format_bytes(i.bytes)));
 const RATE: LineColumn = column("goodput", 9, |_, i| {
     or_unknown(seconds(i), |s| format_bit_rate(i.bytes as f64 * 8.0 / s))

@@ -15,10 +15,12 @@ const UNICODE: TextStyle = TextStyle {
     unicode: true,
     ..TextStyle::PLAIN
 };
+
 const COLOR: TextStyle = TextStyle {
     color: true,
     ..UNICODE
 };
+
 const SMALL: TextStyle = TextStyle {
     width: 64,
     ..TextStyle::PLAIN

@@ -32,6 +32,7 @@ use crate::handlers as protocols;
 use crate::handlers::{
     AcceptedClient, ExpectedFlow, ProtocolHandler, StreamHandler, UnvalidatedPermit,
 };
+
 /// Longest time until the server notices that it is to stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(250);
 

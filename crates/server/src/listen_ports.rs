@@ -13,6 +13,7 @@ use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 use super::server::ServerOptions;
 use crate::handlers;
 use crate::handlers::ProtocolHandler;
+
 /// Default ports of other tools' servers: iperf2 and ttcp (5001), nuttcp (5000), sockperf (11111).
 const WELL_KNOWN_PORTS: [u16; 3] = [5001, 5000, 11111];
 

@@ -23,6 +23,7 @@ use super::listen_ports::{ExtraPort, ListenPort};
 use super::server_state::ServerState;
 use super::{grants, listen_ports};
 use crate::handlers::InteropState;
+
 /// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {

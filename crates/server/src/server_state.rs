@@ -26,6 +26,7 @@ use super::limits::{
 };
 use super::server::{EventCallback, Grant, ServerOptions};
 use crate::handlers::InteropState;
+
 /// Time that a test may take to end after its client has disconnected.
 const TEST_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two checks for a free test.

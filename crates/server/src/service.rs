@@ -12,6 +12,7 @@ use linerate_record::plan::{Plan, TransportProtocol};
 use linerate_sys::socket::interface_index;
 use linerate_transport::PeerAddressing;
 use socket2::{Domain, SockAddr, Socket, Type};
+
 /// Backlog: each flow opens one connection at a time.
 const BACKLOG: i32 = 128;
 

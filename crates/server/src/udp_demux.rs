@@ -22,6 +22,7 @@ use super::limits::TEST_LIMIT;
 use super::server_state::{AnnouncedFlow, ServerState};
 use crate::handlers as protocols;
 use crate::handlers::{ExpectedFlow, OpenFlowEntry, ProtocolHandler, UnvalidatedPermit};
+
 /// Most bytes of queued early datagrams, over all flows that start in one poll.
 const MAX_EARLY_BYTES: usize = 8 << 20;
 

@@ -13,6 +13,7 @@ use linerate_record::plan::{
     UdpOffload,
 };
 use linerate_session::error::MeasureError;
+
 fn plan(port: u16, protocol: TransportProtocol) -> Plan {
     let mut plan = Plan::new(RunKind::Throughput, protocol, "127.0.0.1");
     plan.port = port;

@@ -20,6 +20,7 @@ use linerate_record::plan::{Direction, RunKind};
 use linerate_record::record::Record;
 use linerate_server::server::{InteropOptions, ServerOptions};
 use serde_json::Value;
+
 /// Returns whether a reference program is installed; prints a note if not.
 fn is_installed(program: &str, version: &str) -> bool {
     let there = Command::new(program).arg(version).output().is_ok();

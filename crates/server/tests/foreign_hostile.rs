@@ -22,6 +22,7 @@ use linerate_server::server::InteropOptions;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::MeasureError;
+
 /// Memory that so many connections may add to this process, at both ends: the bound is 64 MiB of
 /// pending connections and 128 tests of unvalidated clients.
 const MEMORY_BYTES: u64 = 256 << 20;

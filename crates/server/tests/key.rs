@@ -16,6 +16,7 @@ use linerate_server::server::{InteropOptions, Server, ServerOptions};
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::MeasureError;
+
 fn key(secret: &str) -> Option<PresharedKey> {
     Some(PresharedKey::new(secret.as_bytes()).unwrap())
 }

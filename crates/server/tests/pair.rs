@@ -22,6 +22,7 @@ use linerate_server::server::{Grant, Server, ServerOptions};
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::MeasureError;
+
 struct TestServer {
     port: u16,
     stop: Arc<AtomicBool>,

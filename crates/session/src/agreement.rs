@@ -20,6 +20,7 @@ use super::dial::SourceBinding;
 use super::setup::{AgreedFlow, flow_role};
 use super::{checks, pace};
 use crate::error::MeasureError;
+
 /// Checks and resolves what the client can decide before its proposal.
 pub fn resolve_plan(
     plan: &mut Plan,

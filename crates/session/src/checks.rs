@@ -17,6 +17,7 @@ use socket2::{Domain, Socket, Type};
 
 use super::setup::flow_role;
 use crate::error::MeasureError;
+
 /// Rejects a congestion control that this process cannot use.
 ///
 /// The server accepts only loaded modules: for a request by root the kernel would load the module,

@@ -7,6 +7,7 @@ use linerate_record::record::CpuCost;
 use linerate_sys::clock::Nanos;
 use linerate_sys::cpu::ThreadUsage;
 use linerate_workload::flow_counters::PayloadTotals;
+
 /// Inputs of the CPU cost.
 pub struct CpuCostInputs<'a> {
     pub role: Role,

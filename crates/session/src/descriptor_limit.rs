@@ -14,6 +14,7 @@ use linerate_workload::timestamps::scheduler_tracer::required_resources;
 use super::setup::flow_role;
 use crate::error::MeasureError;
 use crate::wait_policy;
+
 /// Descriptors beyond those of flows and threads: the wake-up socket pair and kernel files that are
 /// read.
 const BASE_DESCRIPTORS: usize = 24;

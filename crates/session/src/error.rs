@@ -13,6 +13,7 @@ use linerate_stack::StackError;
 use linerate_sys::error_report;
 use linerate_sys::frames::FrameRegionError;
 use linerate_transport::TransportError;
+
 /// Error of a run, with situation, object and next step (see [`MeasureError::problem`]).
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {

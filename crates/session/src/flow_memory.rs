@@ -7,6 +7,7 @@ use linerate_sys::clock::Nanos;
 use linerate_transport::SocketWatch;
 
 use crate::coordinator::FlowHandle;
+
 /// Sockets per sample, spread over all flows: each query takes 0.4 us.
 const SOCKETS_PER_SAMPLE: usize = 64;
 

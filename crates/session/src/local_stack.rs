@@ -27,6 +27,7 @@ use super::{pace, setup};
 use crate::error::MeasureError;
 use crate::record_assembly::{PEER_LOST, peer_lost_warning};
 use crate::stack_rejections as rejections;
+
 /// Network stack of the client's end.
 pub enum LocalStack {
     Kernel,

@@ -30,6 +30,7 @@ use super::checks;
 use super::thread_plan::ThreadPlan;
 use crate::coordinator::FlowHandle;
 use crate::error::MeasureError;
+
 /// Returns the role of an end in a direction; directions are named from the client's side.
 #[must_use]
 pub fn flow_role(role: Role, direction: Direction) -> FlowRole {

@@ -9,6 +9,7 @@ use super::setup::flow_role;
 use crate::error::MeasureError;
 use crate::wait_policy;
 use crate::wait_policy::WaitContext;
+
 /// Wait mode, CPUs and number of threads of one end.
 #[derive(Clone, Debug)]
 pub struct ThreadPlan {

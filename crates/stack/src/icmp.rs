@@ -32,6 +32,7 @@ const TYPES_V4: MessageTypes = MessageTypes {
     unreachable: 3,
     port: 3,
 };
+
 const TYPES_V6: MessageTypes = MessageTypes {
     echo: 128,
     reply: 129,

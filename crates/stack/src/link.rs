@@ -14,6 +14,7 @@ use linerate_sys::frames::frame::Frame;
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
 use linerate_sys::frames::frame_pool::FramePool;
 
+use crate::Nanos;
 use crate::addressing::StackAddressing;
 use crate::config::StackConfig;
 use crate::counters::Counters;

@@ -14,6 +14,7 @@ use common::{
 };
 use linerate_packet::checksum::UnfoldedSum;
 use linerate_stack::{SocketId, StackAddressing, StackError};
+
 fn connected_pair(sim: &mut TwoStackSim) -> (SocketId, SocketId) {
     connected_pair_at(sim, REMOTE)
 }

@@ -11,6 +11,7 @@ use common::{
 };
 use linerate_packet::vnet::{Segmentation, VnetHeader};
 use linerate_stack::{EchoResult, SocketId, StackAddressing, StackError};
+
 /// Returns a client of the local stack and a server of the remote one; both neighbours are
 /// resolved.
 fn resolved_pair(sim: &mut TwoStackSim, address: &str) -> (SocketId, SocketId) {

@@ -16,6 +16,7 @@ use linerate_sys::tick_clock;
 use linerate_sys::tick_clock::{ClockPair, TickSource};
 
 use crate::RunClock;
+
 /// A system call by its kernel name, or a call on the user-space stack by the name of its method.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransportCall {

@@ -35,6 +35,7 @@ use crate::stack_thread::bridge::ConnectionAddresses;
 use crate::stack_thread::port_state::PortState;
 use crate::stack_thread::stack_service::{OpenServices, StackService};
 use crate::{NetstackTransport, TransportError};
+
 /// Longest time for the acknowledgement of the last segments at the end.
 const DRAIN_NS: u64 = 300_000_000;
 

@@ -24,6 +24,7 @@ use super::{
     WorkerTransport,
 };
 use crate::RunClock;
+
 /// Receive memory in all, in bytes.
 const POOL_BYTES: usize = 1 << 20;
 

@@ -8,6 +8,7 @@ use linerate_transport::{MAX_IDLE_NS, Transport};
 
 use super::{Progress, Workload};
 use crate::flow::FlowEndResults;
+
 /// Largest number of flows stepped between two readiness checks.
 const KEYS_PER_WAIT: usize = 256;
 

@@ -14,6 +14,7 @@ use linerate_transport::flow_options::FlowRole;
 use crate::flow_counters::{FlowCounters, PayloadTotals};
 use crate::sequence_tracker::SequenceTracker;
 use crate::timestamps::TimestampRing;
+
 /// Returns whether a datagram belongs to the opening of a UDP flow: a repeated one may arrive late.
 #[inline]
 #[must_use]

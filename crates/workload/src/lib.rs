@@ -38,6 +38,7 @@ use linerate_transport::{FlowOptions, MAX_IDLE_NS, RunClock, Transport};
 use self::histogram_pool::HistogramPool;
 use crate::flow::{FlowEndResults, FlowShared, RunPhase};
 use crate::framing::Framing;
+
 /// Progress of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {

@@ -30,6 +30,7 @@ use self::responder::{TcpAcceptor, TcpResponder, UdpResponder};
 use super::histogram_pool::HistogramPool;
 use super::{OpenFlow, Progress, WorkerContext, Workload, drive, edge_driver};
 use crate::flow::FlowEndResults;
+
 /// Runs the flows of one thread.
 pub fn run<T: Transport>(
     worker: &WorkerContext<'_>,

@@ -18,6 +18,7 @@ use linerate_transport::{
 
 use super::{OpenFlow, WorkerContext};
 use crate::flow::{FlowEndResults, RunPhase};
+
 /// Start time of scripted runs.
 pub const START_NS: Nanos = 1_000_000_000;
 

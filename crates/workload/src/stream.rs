@@ -24,6 +24,7 @@ use crate::flow_counters::PayloadTotals;
 use crate::framing::{DatagramClass, Framing};
 use crate::pacer::Pacer;
 use crate::sequence_tracker::SequenceTracker;
+
 /// Silence after which a receiver counts the rest of a finished UDP flow as lost.
 const DRAIN_SILENCE_NS: Nanos = 250_000_000;
 

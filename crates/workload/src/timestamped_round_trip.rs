@@ -22,6 +22,7 @@ use super::{OpenFlow, Progress, WorkerContext, Workload, drive};
 use crate::flow::{FlowEndResults, FlowShared, TimingHistograms, is_opening_datagram};
 use crate::flow_counters::PayloadTotals;
 use crate::timestamps::{LostRequest, SchedulerTracer, TimestampRing, WARM_UP_ROUND_TRIPS};
+
 /// Number of round trips after the slow one that ends the run.
 const ROUND_TRIPS_AFTER_SLOW: u64 = 64;
 

@@ -15,6 +15,7 @@ use linerate_stack::{InterfaceAddress, PROFILES};
 
 use super::values::duration;
 use super::{OutputArgs, ScreenArgs, heading};
+
 /// Port, addresses and configuration of our stack.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = heading::STACK)]

@@ -31,6 +31,7 @@ use crate::failure::CommandFailure;
 use crate::lab_network::topology_of;
 use crate::output::{CommandOutput, check_writable_dir, print_stderr};
 use crate::printer::{EventSender, run_with_printer};
+
 struct DemoStep {
     label: &'static str,
     kind: RunKind,

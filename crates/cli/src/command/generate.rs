@@ -22,6 +22,7 @@ use crate::live;
 use crate::output::CommandOutput;
 use crate::printer::EventSender;
 use crate::ui_update::UiUpdate;
+
 /// Default time of a run without time and count.
 const DEFAULT_TIME: Duration = Duration::from_secs(10);
 

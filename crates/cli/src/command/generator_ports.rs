@@ -9,6 +9,7 @@ use crate::args::PortArgs;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
+
 /// Ports named by the options.
 pub struct NamedPorts {
     pub send: PortUrl,

@@ -20,6 +20,7 @@ use crate::args::LatencyArgs;
 use crate::output::CommandOutput;
 use crate::plan;
 use crate::plan::LatencySeries;
+
 /// Runs the command and returns the exit code.
 pub fn run(args: LatencyArgs) -> u8 {
     let measure = &args.measure;

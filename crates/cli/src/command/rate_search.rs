@@ -23,6 +23,7 @@ use crate::port_devices::PortDevices;
 use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live, plan};
+
 /// Datagrams per second of a flow above which they are sent in bursts: one by one, a sender reaches
 /// about 200,000, and less with a clock read before each.
 const BURST_ABOVE_PPS: f64 = 100_000.0;

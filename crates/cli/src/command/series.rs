@@ -24,6 +24,7 @@ use crate::port_devices::PortDevices;
 use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live};
+
 /// Makes runs and keeps their records.
 pub struct SeriesRunner<'a> {
     stop: &'a StopFlag,

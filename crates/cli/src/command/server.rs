@@ -17,6 +17,7 @@ use crate::output::CommandOutput;
 use crate::printer::run_with_printer;
 use crate::privilege;
 use crate::privilege::PrivilegeNeeds;
+
 /// Runs the command and returns the exit code.
 pub fn run(args: ServerArgs) -> u8 {
     let mut output = CommandOutput::for_server(&args.output, args.one_off);

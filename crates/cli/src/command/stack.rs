@@ -21,6 +21,7 @@ use crate::plan::stack;
 use crate::port_devices::PortDevices;
 use crate::printer::EventSender;
 use crate::ui_update::UiUpdate;
+
 /// Default interval of the full-screen display.
 const SCREEN_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -17,6 +17,7 @@ use linerate_session::loss::LabNetwork;
 use linerate_stats::units::{format_nanos, format_share};
 
 use crate::failure::CommandFailure;
+
 /// Number of round trips of a timeline that the record keeps, for its diagram.
 const DIAGRAM_ROUND_TRIPS: u64 = 50;
 

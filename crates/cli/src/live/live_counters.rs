@@ -9,6 +9,7 @@ use linerate_session::loss::{LiveLoss, LiveLossView};
 
 use crate::lab_network;
 use crate::ui_update::UiUpdate;
+
 /// Time between two polls: often enough for a reader.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 

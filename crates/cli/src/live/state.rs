@@ -14,6 +14,7 @@ use linerate_session::loss::LiveLoss;
 use super::run::LiveRun;
 use crate::printer::UiMessage;
 use crate::ui_update::{SeriesPart, UiUpdate};
+
 /// Maximum number of finished lines and of notes: more than any terminal shows.
 const MAX_LISTED: usize = 256;
 

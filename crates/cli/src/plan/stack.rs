@@ -11,6 +11,7 @@ use linerate_transport::stack_thread::{open_stack, stack_facts};
 
 use crate::args::{LocalStackArgs, StackArgs};
 use crate::failure::CommandFailure;
+
 /// Configuration key that an option of kernel sockets also sets.
 struct KeySetting {
     key: &'static str,

@@ -10,6 +10,7 @@ use super::{
     memory_plan_for,
 };
 use crate::forwarder_port::{ForwarderPort, PortTotals, queue_figures};
+
 fn not_forwardable(
     object: impl Into<String>,
     situation: &str,

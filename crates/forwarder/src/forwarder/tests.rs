@@ -8,6 +8,7 @@ use linerate_record::forward::IdleStrategy;
 use linerate_sys::frames::burst::Burst;
 
 use crate::{ForwardSettings, Forwarder, FrameMemoryRequest, RunTimes, record, run};
+
 /// Two rings, the first of which contains a frame longer than its slot: its bytes cannot be
 /// accessed.
 fn poisoned_forwarder() -> Forwarder {

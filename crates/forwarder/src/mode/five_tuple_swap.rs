@@ -9,6 +9,7 @@ use linerate_sys::frames::frame_pool::FramePool;
 use super::mac_swap;
 use crate::settings::ForwardSettings;
 use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+
 /// Swaps addresses and ports.
 pub struct FiveTupleSwap;
 

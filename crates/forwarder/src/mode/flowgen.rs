@@ -7,6 +7,7 @@ use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::settings::ForwardSettings;
 use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+
 /// Source of flows and sink of frames.
 pub struct FlowGen {
     flows: FlowFrames,

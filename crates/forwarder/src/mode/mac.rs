@@ -7,6 +7,7 @@ use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::settings::ForwardSettings;
 use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+
 /// Sets Ethernet addresses.
 pub struct MacForward {
     /// Destination and source, in the order of the Ethernet header.

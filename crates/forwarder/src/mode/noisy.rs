@@ -15,6 +15,7 @@ use crate::settings::ForwardSettings;
 use crate::stream::{
     ForwardMode, FromOptions, FwdStream, HELD_AT_STOP, StreamFacts, parse_options,
 };
+
 /// Cost of each frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoisyPlan {

@@ -6,6 +6,7 @@ use linerate_sys::frames::frame_pool::FramePool;
 
 use crate::settings::ForwardSettings;
 use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+
 /// Sink of frames.
 pub struct RxOnly;
 

@@ -11,6 +11,7 @@ use linerate_sys::frames::frame_pool::FramePool;
 use super::*;
 use crate::settings::ForwardSettings;
 use crate::stream::{ForwardMode, FwdStream, HELD_AT_STOP, NoOptions, StreamFacts};
+
 const PORT_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 7]);
 

@@ -13,6 +13,7 @@ use super::burst_search::{BurstSearch, BurstSearchStep};
 use super::multi_goal_search;
 use super::multi_goal_search::{GoalSearchEnd, MultiGoalSearch};
 use crate::{HostDisturbance, QueueGrowth};
+
 /// A test of RFC 2544 section 26.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SuiteTest {

@@ -17,6 +17,7 @@ use super::rfc2544_suite::{
 use crate::{
     FrameInput, GeneratorPorts, GeneratorRun, GeneratorSettings, caveats, record, run as generate,
 };
+
 /// Results of a capacity measurement.
 pub struct CapacityResults {
     /// Results by frame size.

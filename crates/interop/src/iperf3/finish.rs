@@ -10,6 +10,7 @@ use linerate_sys::clock::Nanos;
 
 use super::super::setup_context::protocol_error;
 use super::Iperf3Driver;
+
 /// Time for a server to read what has arrived, before the end message.
 const SERVER_READ_NS: Nanos = 5_000_000;
 

@@ -13,6 +13,7 @@ use linerate_sys::clock;
 use super::super::flow_socket::FlowSocket;
 use super::super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, connect_error, protocol_error};
 use super::NuttcpDriver;
+
 /// Opens a socket that the server can reach.
 pub fn open_listener(context: &SetupContext<'_>) -> Result<FlowSocket, MeasureError> {
     let port = context.plan.source_port.unwrap_or(0);

@@ -7,6 +7,7 @@ use super::address::{
 };
 use super::{FieldValues, TemplateError};
 use crate::checksum::{add_folded, sum};
+
 /// Local experimental ethertype 1 (IEEE 802).
 const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
 const ETHERTYPE_IPV4: u16 = 0x0800;

@@ -22,6 +22,7 @@ use crate::error::PortError;
 use crate::kinds::{NameRule, PortKind, common_memory_plan};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
+
 /// Description of the kind `pcap:`.
 pub const KIND: PortKind = PortKind {
     scheme: "pcap",

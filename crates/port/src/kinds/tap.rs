@@ -33,6 +33,7 @@ use crate::interface_use::open_error;
 use crate::kinds::{NameRule, PortKind, queue_name};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
+
 /// Description of the kind `tap:`.
 pub const KIND: PortKind = PortKind {
     scheme: "tap",

@@ -23,6 +23,7 @@ use super::worker::{
 };
 use super::{AcceptedClient, ProtocolHandler, StreamHandler};
 use crate::server_state::TestReservation;
+
 /// Handler of chargen.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
     name: PROTOCOL.name,

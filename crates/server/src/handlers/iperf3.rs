@@ -33,6 +33,7 @@ use super::{
 };
 use crate::server_state::{SessionPermit, TestReservation};
 use crate::udp_demux::IncomingFlow;
+
 /// Handler of iperf3.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
     name: PROTOCOL.name,

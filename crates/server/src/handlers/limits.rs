@@ -5,6 +5,7 @@ use linerate_record::record::Caveat;
 use linerate_session::error::MeasureError;
 use linerate_stats::units::{format_bit_rate, format_nanos};
 use linerate_sys::clock::Nanos;
+
 /// Extra time for a client whose requested time is within the limit, so that it ends the test
 /// itself: its clock starts later, and it sends the end after its payload.
 const END_GRACE_NS: Nanos = 1_000_000_000;

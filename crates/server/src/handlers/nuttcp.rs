@@ -28,6 +28,7 @@ use super::rejection_log::RejectionKey;
 use super::test_run::{StopReason, TestRun};
 use super::{AcceptedClient, ProtocolHandler, StreamHandler, failure_reason, write_control};
 use crate::server_state::{SessionPermit, TestReservation};
+
 /// Handler of nuttcp. Its datagrams belong to tests that expect them.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
     name: PROTOCOL.name,

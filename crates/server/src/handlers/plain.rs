@@ -19,6 +19,7 @@ use super::worker::{
 use super::{AcceptedClient, ProtocolHandler, StreamHandler, short_flow};
 use crate::server_state::TestReservation;
 use crate::udp_demux::IncomingFlow;
+
 /// Handler of plain payload.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
     name: PROTOCOL.name,

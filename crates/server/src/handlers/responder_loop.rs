@@ -28,6 +28,7 @@ use super::worker::{
 use super::{AcceptedClient, InteropState, RejectionKey};
 use crate::server_state::TestReservation;
 use crate::udp_demux::IncomingFlow;
+
 /// Buffer of one receive call.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
 

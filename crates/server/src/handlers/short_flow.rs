@@ -17,6 +17,7 @@ use linerate_workload::flow_counters::PayloadTotals;
 use super::AcceptedClient;
 use super::worker::{FlowWorkerResult, POLL_INTERVAL, is_retryable};
 use crate::udp_demux::IncomingFlow;
+
 /// Bytes of a connection that make a test: more than the first message of any other service's
 /// client.
 const MIN_STREAM_BYTES: u64 = 4_096;

@@ -7,6 +7,7 @@ use linerate_workload::flow_counters::PayloadTotals;
 use super::plain::{serve_datagrams, serve_stream};
 use super::worker::{DatagramAction, DatagramFlow, SequenceStats};
 use super::{ProtocolHandler, StreamHandler};
+
 /// Handler of ttcp.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
     name: PROTOCOL.name,

@@ -18,6 +18,7 @@ use linerate_transport::stack_thread::bridge::ConnectionBridge;
 
 use crate::limits::CLASSIFY_DEADLINE;
 use crate::server_state::{AcceptedSocket, ServerState};
+
 /// Length of the magic in front of each connection.
 const MAGIC_BYTES: usize = 8;
 

@@ -17,6 +17,7 @@ use linerate_sys::clock::Nanos;
 use super::is_on_link;
 use super::tcp_connection::NextStep;
 use crate::handlers::{InteropState, Iperf2Back, Iperf2Flow, TakesDatagrams, Took};
+
 /// Largest number of flows of a service.
 const MAX_FLOWS: usize = 64;
 

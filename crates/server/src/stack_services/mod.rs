@@ -39,6 +39,7 @@ use self::outgoing_connects::{EstablishedConnect, OutgoingConnects};
 use self::tcp_connection::{NextStep, ServiceConnection};
 use self::udp_service::UdpService;
 use crate::handlers::InteropState;
+
 /// Backlog of a service's listener.
 const BACKLOG: u32 = 32;
 

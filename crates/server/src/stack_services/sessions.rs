@@ -20,6 +20,7 @@ use crate::server_stack::ServerStack;
 use crate::server_state::ServerState;
 use crate::stack_services::acceptor::{AcceptHandle, AcceptedConnection};
 use crate::stack_services::{ServiceContext, ServiceKind, ServiceSpec};
+
 /// Longest delay until the end of the host is noticed.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 

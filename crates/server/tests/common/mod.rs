@@ -16,6 +16,7 @@ use linerate_server::server::{Server, ServerOptions};
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::MeasureError;
+
 /// Server that is stopped and joined on drop.
 pub struct TestServer {
     pub port: u16,

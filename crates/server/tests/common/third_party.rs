@@ -12,6 +12,7 @@ use linerate_record::record::{Interval, Record};
 use linerate_server::listen_ports::ExtraPort;
 use linerate_server::server::{InteropOptions, Server, ServerOptions};
 use linerate_session::error::MeasureError;
+
 /// Longest wait for a record.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
 

@@ -14,6 +14,7 @@ use linerate_workload::worker::WorkerHandle;
 
 use super::{DRAIN_TIMEOUT_NS, RunState, find_flow};
 use crate::error::MeasureError;
+
 /// Frames handled in one poll: a peer that sends without pause does not stop our clock.
 const MAX_FRAMES_PER_POLL: usize = 64;
 

@@ -2,6 +2,7 @@
 
 use linerate_packet::checksum::UnfoldedSum;
 use linerate_packet::vnet::{Segmentation, VNET_HEADER_BYTES, VnetHeader};
+
 const ETHERNET: usize = 14;
 const FIN_PSH: u8 = 0x09;
 

@@ -21,6 +21,7 @@ use linerate_stack::{
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
 use linerate_sys::frames::frame_pool::FramePool;
+
 pub const LOCAL: &str = "10.0.0.1";
 pub const REMOTE: &str = "10.0.0.2";
 pub const LOCAL_V6: &str = "fd00::1";

@@ -7,6 +7,7 @@ use linerate_packet::checksum;
 use linerate_packet::checksum::UnfoldedSum;
 
 use super::pattern_byte;
+
 /// Header lengths in bytes.
 pub const ETHERNET_BYTES: usize = 14;
 pub const V4_BYTES: usize = 20;

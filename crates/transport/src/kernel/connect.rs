@@ -12,6 +12,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 use super::CONNECT_TIMEOUT;
 use super::options::{apply_options, set_multicast_options};
 use crate::{FlowOptions, PeerAddressing};
+
 /// Longest delay until a cancelled run is noticed.
 const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 

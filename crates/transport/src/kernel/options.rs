@@ -8,6 +8,7 @@ use linerate_sys::socket;
 use socket2::{Domain, Socket};
 
 use crate::FlowOptions;
+
 pub(super) fn apply_options(socket: &Socket, options: &FlowOptions) -> io::Result<()> {
     let requested = &options.socket_plan;
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);

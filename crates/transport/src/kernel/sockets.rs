@@ -17,6 +17,7 @@ use super::{
     SocketWait, TransportCall, to_poll,
 };
 use crate::{FlowOptions, PeerAddressing};
+
 /// Peer of a socket's datagrams.
 #[derive(Debug, Default)]
 pub(super) enum PeerFilter {

@@ -6,6 +6,7 @@ use linerate_sys::socket::MessageFlags;
 
 use super::SocketWait;
 use crate::call_times::{CallOutcome, CallRecorder, TransportCall};
+
 /// Converts the result of a non-blocking call to a `Poll`.
 #[inline]
 pub fn to_poll<R>(result: io::Result<R>) -> task::Poll<io::Result<R>> {

@@ -15,6 +15,7 @@ use super::syscall::{
 use super::{KernelSocket, KernelTransport, SOCKET_IS_OPEN, SocketIndex, SocketWait};
 use crate::call_times::{CallOutcome, CallRecorder, TransportCall, poll_readiness};
 use crate::copy_mode::{CopyMode, ZeroCopySends};
+
 /// Pause between two tries to send while the remote end is unreachable: a route or link takes
 /// longer
 /// to return.

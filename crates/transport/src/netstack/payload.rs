@@ -21,6 +21,7 @@ use crate::{
     CallAttempts, EchoOutcome, FlowOptions, RecvMeta, Transport, TransportCapabilities,
     TxTimestamp, echo_through_buffer,
 };
+
 /// Returns the socket of a slot, or leaves the function with an error.
 macro_rules! socket {
     ($own:ident, $place:ident) => {

@@ -24,6 +24,7 @@ use crate::{
     CallAttempts, EchoOutcome, FlowOptions, RecvMeta, RunClock, Transport, TransportCapabilities,
     TransportSetup, TxTimestamp, WorkerTransport,
 };
+
 /// Calls that a workload makes.
 const RECORDED_CALLS: [TransportCall; 10] = [
     TransportCall::StackPoll,

@@ -19,6 +19,7 @@ use super::{
 use crate::call_times::CallStats;
 use crate::kernel::SocketWatch;
 use crate::{FlowOptions, PeerAddressing, RunClock, TransportSetup, WorkerTransport};
+
 /// Longest time in which a connection may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
 const CONNECT_TIMEOUT_NS: Nanos = 5_000_000_000;
 

@@ -13,6 +13,7 @@ use super::bridge::{ConnectionAddresses, ConnectionBridge};
 use super::port_state::PortState;
 use super::stack_service::{PayloadCounters, StackService};
 use crate::stack_error;
+
 /// Interval at which the port's state and counters are refreshed.
 const REFRESH_NS: Nanos = 500_000_000;
 

@@ -13,6 +13,7 @@ use linerate_sys::clock::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::{close_reason, connect_timeout_reason, stack_error};
+
 /// Buffer towards the stack: larger than any control frame except results.
 const BUFFER_BYTES: usize = 16 << 10;
 

@@ -17,6 +17,7 @@ use super::port_driver::PortDriver;
 use super::port_state::PortState;
 use super::{stack_facts, thread_schedule};
 use crate::TransportError;
+
 /// Returns the configuration of a plan: its profile, with the changed keys.
 ///
 /// # Errors

@@ -20,6 +20,7 @@ use linerate_sys::{clock, cpu, scheduling, thread, tick_clock};
 
 use super::port_state::PortState;
 use crate::TransportError;
+
 /// Interval at which the port's state and its kernel counters are refreshed: the age of the
 /// counters is
 /// at most this.

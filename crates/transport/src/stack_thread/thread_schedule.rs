@@ -6,6 +6,7 @@ use linerate_stack::StackConfig;
 use linerate_stack::config::ThreadConfig;
 
 use crate::TransportError;
+
 /// Returns the highest real-time priority of the stack's threads, if any is real-time.
 #[must_use]
 pub fn real_time_priority(stack: &StackFacts) -> Option<u8> {

@@ -21,6 +21,7 @@ use super::request_tracker::{RequestTracker, ResponseCheck, write_short_number};
 use crate::flow::{FlowEndResults, is_opening_datagram};
 use crate::send_schedule::SendSchedule;
 use crate::{OpenFlow, Progress, SPIN_BEFORE_DEPARTURE_NS, WorkerContext, Workload};
+
 /// Time for which an interrupted run waits for outstanding responses.
 const INTERRUPTED_DRAIN_NS: Nanos = 20_000_000;
 

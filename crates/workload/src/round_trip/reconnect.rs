@@ -19,6 +19,7 @@ use super::request_tracker::{RequestTracker, ResponseCheck, ResponseKind, classi
 use crate::flow::FlowEndResults;
 use crate::histogram_pool::HistogramPool;
 use crate::{OpenFlow, Progress, ReconnectOptions, WorkerContext, Workload};
+
 /// Pause before the next try to get a local port.
 const NO_PORT_PAUSE_NS: Nanos = 1_000_000;
 

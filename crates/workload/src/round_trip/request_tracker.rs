@@ -25,6 +25,7 @@ use crate::framing::{Framing, write_bounceback};
 use crate::probes::ECHO_PROBE;
 use crate::sequence_tracker::SequenceTracker;
 use crate::{OpenFlow, WorkerContext};
+
 /// Result of comparing a response with its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseCheck {

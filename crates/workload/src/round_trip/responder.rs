@@ -12,6 +12,7 @@ use super::rt_yield::RtYield;
 use crate::flow::{FlowEndResults, FlowShared, TimingHistograms, is_opening_datagram};
 use crate::flow_counters::PayloadTotals;
 use crate::{OpenFlow, Progress, ReconnectOptions, WorkerContext, Workload};
+
 /// State and figures of a responding flow.
 struct ResponderState<'a, S> {
     worker: &'a WorkerContext<'a>,

@@ -10,6 +10,7 @@ use linerate_sys::clock::Nanos;
 use linerate_transport::flow_options::FlowRole;
 
 use crate::WorkerContext;
+
 /// Time from the start of one pause to the next.
 const PERIOD_NS: Nanos = 10_000_000;
 

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::WorkerContext;
 use crate::flow::FlowEndResults;
+
 /// Runs workers on the thread of the user-space stack; they report as separate threads would.
 ///
 /// # Errors

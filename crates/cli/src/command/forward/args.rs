@@ -13,6 +13,7 @@ use linerate_sys::frames::frame_memory::CACHED_FRAMES_RANGE;
 
 use super::testpmd_options::{ModeArg, NoisyArgs};
 use crate::args::{OutputArgs, duration, heading};
+
 /// Maximum frame length in bytes.
 const FRAME_LIMIT: u32 = 65_518;
 

@@ -5,6 +5,7 @@ use linerate_port::kinds::KINDS;
 
 use super::commands::{SECTIONS, ShellCommand};
 use super::testpmd_commands;
+
 /// Returns whether a word of the table is a placeholder.
 fn is_placeholder(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_uppercase())

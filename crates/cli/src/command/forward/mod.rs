@@ -37,6 +37,7 @@ use super::measure::stop_on_signals;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
+
 /// Time without frames after which receive queues within our own process are empty.
 const QUIET_TIME: Duration = Duration::from_micros(100);
 

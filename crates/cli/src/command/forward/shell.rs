@@ -30,6 +30,7 @@ use super::{
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
+
 /// Result of a command.
 pub enum CommandReply {
     /// Text to print, possibly empty.

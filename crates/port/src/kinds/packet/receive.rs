@@ -20,6 +20,7 @@ use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
 use crate::port_url::{PortUrl, RxDestination};
 use crate::queue::RxQueue;
+
 /// Bytes of a VLAN tag.
 const VLAN_TAG_BYTES: u16 = 4;
 

@@ -10,6 +10,7 @@ use super::{InteropState, lock};
 use crate::handlers::AcceptedClient;
 use crate::server_state::ServerState;
 use crate::udp_demux::IncomingFlow;
+
 /// Connection or flow that a test expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExpectedFlow {

@@ -32,6 +32,7 @@ use super::super::{AcceptedClient, InteropState, with_port};
 use super::{DUAL_ALTERNATIVE, REVERSE_FLOW_ID, agent, plan, send_plan};
 use crate::server_state::TestReservation;
 use crate::udp_demux::IncomingFlow;
+
 /// Silence that ends a flow without an end marker: its client was killed, or never sends one. A
 /// client that is stopped for ten seconds goes on with its flow.
 const SILENCE_TIMEOUT_NS: Nanos = FLOW_SILENCE_TIMEOUT.as_nanos() as Nanos;

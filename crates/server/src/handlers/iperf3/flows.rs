@@ -25,6 +25,7 @@ use super::super::worker::{
 };
 use super::super::{AcceptedClient, set_tos};
 use crate::udp_demux::IncomingFlow;
+
 /// Time of a block at its rate from which waiting for it takes too long.
 const LONG_BLOCK_NS: Nanos = 100_000_000;
 

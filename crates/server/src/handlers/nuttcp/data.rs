@@ -32,6 +32,7 @@ use super::super::worker::{
 use super::super::{AcceptedClient, ExpectedFlow, InteropState, set_tos, with_port};
 use crate::acceptor::canonical;
 use crate::udp_demux::IncomingFlow;
+
 /// Time for the client to connect, or to accept connections.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 

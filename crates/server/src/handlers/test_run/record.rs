@@ -16,6 +16,7 @@ use linerate_transport::flow_options::FlowRole;
 
 use super::{MIN_LAST_INTERVAL_NS, MIN_ONLY_INTERVAL_NS, TestRun, TestWorker};
 use crate::handlers::worker::{FlowFailure, FlowWorkerResult};
+
 /// Returns the caveat of datagrams that are in no count.
 fn unparsed_caveat(protocol: &str, unparsed: u64) -> Caveat {
     let datagrams = match unparsed {

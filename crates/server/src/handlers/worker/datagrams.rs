@@ -13,6 +13,7 @@ use super::{
     FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL, SendPlan, SequenceStats,
     is_retryable, wait_for_pacer,
 };
+
 /// Datagram flow of one protocol.
 pub trait DatagramFlow {
     /// Processes a datagram that arrived at `now`.

@@ -13,6 +13,7 @@ use super::{
     SendPlan, is_retryable, wait_for_pacer,
 };
 use crate::handlers::payload::PayloadRing;
+
 const POLL_INTERVAL_NS: Nanos = POLL_INTERVAL.as_nanos() as u64;
 
 /// Poll interval shortly before the planned end: bytes that find space after the end are not part

@@ -13,6 +13,7 @@ use linerate_transport::test_support;
 use super::super::{ServiceContext, StackServices};
 use super::*;
 use crate::server::{InteropOptions, ServerOptions};
+
 const SERVICE: u16 = 5_001;
 /// Port on which the client listens.
 const CLIENT_PORT: u16 = 5_002;

@@ -7,6 +7,7 @@ use super::{CommandReply, ForwardShell, failure_text};
 use crate::command::forward::args::{FLOWS_LIMIT, frame_length, parse_burst, parse_mask};
 use crate::command::forward::commands::parse_number;
 use crate::command::forward::ports_available;
+
 impl ForwardShell<'_> {
     /// Changes settings and returns their description; a running forwarder keeps its own.
     pub fn change_settings(
