@@ -29,6 +29,7 @@
 //!
 //! This crate does not decide what happens to a frame: forwarding, packet generation and protocol
 //! stacks are in other crates. `unsafe` is in `sys` only.
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 pub use linerate_sys::af_packet::PromiscuousMode;
