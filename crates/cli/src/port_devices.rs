@@ -1,4 +1,4 @@
-//! Device settings that the URL of a port requests (`channels=apply_setting`, `rss=apply_setting`, `steer=udp:7`):
+//! Device settings that the URL of a port requests (`channels=set`, `rss=set`, `steer=udp:7`):
 //! applied before the port opens, restored after it closes. The same journal holds the state of a
 //! tap that existed before.
 

@@ -114,7 +114,7 @@ pub(crate) const MIN_BYTE_NS: f64 = 0.08;
 
 /// Smallest processor time per byte through our stack on the 2-core VM, ns: over AF_PACKET 3.3 Gb/s
 /// with buffers so large that more gave no gain, over other ports at best 18.7 Gb/s (a tap,
-/// docs/ARCHITECTURE.md).
+/// docs/method/our-stack.md).
 pub(crate) const NETSTACK_PACKET_BYTE_NS: f64 = 2.4;
 pub(crate) const NETSTACK_BYTE_NS: f64 = 0.43;
 
