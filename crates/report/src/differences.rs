@@ -34,7 +34,7 @@ const OPTION_KEYS: &[(&str, &str)] = &[
     ("protocol", "-u"),
     ("host", "HOST"),
     ("port", "-p"),
-    ("dialect", "--peer"),
+    ("peer_protocol", "--peer"),
     ("directions", "-R, --bidir"),
     ("streams", "-P"),
     ("threads", "--threads"),
@@ -57,11 +57,11 @@ const OPTION_KEYS: &[(&str, &str)] = &[
     ("verify", "--verify"),
     ("calls", "--calls"),
     ("hold_latency", "--hold-latency"),
-    ("near_stack.device", "--dev"),
-    ("near_stack.addresses", "--ip"),
-    ("near_stack.profile", "--profile"),
-    ("near_stack.configuration", "--set"),
-    ("near_stack", "--dev"),
+    ("client_stack.device", "--dev"),
+    ("client_stack.addresses", "--ip"),
+    ("client_stack.profile", "--profile"),
+    ("client_stack.configuration", "--set"),
+    ("client_stack", "--dev"),
     ("forward.cores", "--cores"),
     ("forward.cpus", "--corelist"),
     ("forward.ports", "--dev"),
@@ -83,7 +83,11 @@ const VOLATILE_FACTS: &[&str] = &[
 ];
 
 /// Keys that follow from another option, which is reported instead.
-const DERIVED_KEYS: &[&str] = &["near_wait", "congestion_control_asked", "udp_offload.asked"];
+const DERIVED_KEYS: &[&str] = &[
+    "client_wait",
+    "congestion_control_requested",
+    "udp_offload.requested",
+];
 
 /// Returns the differences between documents; empty for fewer than two. A document with several
 /// runs is represented by its first; experiments by the first run of a point that all of them
@@ -333,6 +337,7 @@ The path between the hosts is recorded only in labs.";
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::Plan;
     use serde_json::json;
 
     use super::*;
@@ -384,12 +389,39 @@ mod tests {
         assert_eq!(names, ["round_trip.limit_ns"], "{found:#?}");
     }
 
+    /// Returns whether a type has this key, by its schema.
+    fn has_key(schema: &Value, name: &str) -> bool {
+        let mut place = schema;
+        name.split('.').all(|part| {
+            while let Some(reference) = place.get("$ref").or(place.pointer("/anyOf/0/$ref")) {
+                let pointer = reference.as_str().unwrap().trim_start_matches('#');
+                place = schema.pointer(pointer).unwrap();
+            }
+            let found = place.pointer(&format!("/properties/{part}"));
+            place = found.unwrap_or(place);
+            found.is_some()
+        })
+    }
+
+    #[test]
+    fn keys_of_the_tables_exist() {
+        let plan = schemars::schema_for!(Plan).to_value();
+        let host = schemars::schema_for!(HostFacts).to_value();
+        let options = OPTION_KEYS.iter().map(|(key, _)| key);
+        for key in options.chain(DERIVED_KEYS) {
+            assert!(has_key(&plan, key), "no {key} in a plan");
+        }
+        for key in VOLATILE_FACTS {
+            assert!(has_key(&host, key), "no {key} of a host");
+        }
+    }
+
     #[test]
     fn only_differences_are_listed_with_units() {
-        let first = json!({"streams": 1, "duration_ns": 1_000_000_000u64, "wait": {"near": "block"},
-            "verify": false, "near_wait": "block", "directions": ["send"]});
-        let second = json!({"streams": 4, "duration_ns": 1_000_000_000u64, "wait": {"near": "spin"},
-            "near_wait": "spin", "directions": ["send", "receive"]});
+        let first = json!({"streams": 1, "duration_ns": 1_000_000_000u64, "wait": {"client": "block"},
+            "verify": false, "client_wait": "block", "directions": ["send"]});
+        let second = json!({"streams": 4, "duration_ns": 1_000_000_000u64, "wait": {"client": "spin"},
+            "client_wait": "spin", "directions": ["send", "receive"]});
         let differences = diff_facts(
             "option",
             &[

@@ -35,7 +35,7 @@ use crate::flow_memory::FlowMemory;
 use crate::loss::{LabNetwork, PathCounters, read_local_counters};
 use crate::record_assembly::{RecordInputs, assemble_record};
 
-/// Pause between attempts with `--retry_timeout`, and the delay until Ctrl-C is noticed.
+/// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Test to request from a server.

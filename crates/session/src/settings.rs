@@ -43,7 +43,7 @@ pub struct RemoteTuning(
 
 impl fmt::Debug for RemoteTuning {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Maker")
+        f.write_str("RemoteTuning")
     }
 }
 
