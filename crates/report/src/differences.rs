@@ -451,7 +451,7 @@ mod tests {
                 ("streams", Some("-P"), vec![some("1"), some("4")]),
                 ("verify", Some("--verify"), vec![some("off"), None]),
                 (
-                    "wait.near",
+                    "wait.client",
                     Some("--wait"),
                     vec![some("block"), some("spin")]
                 ),
