@@ -31,7 +31,7 @@ quick = ["64"]
 [lab]
 hops = "{{hops}}"
 
-[[far]]
+[[remote]]
 host = "server"
 run = "server -q --no-store"
 ready = "READY"
@@ -60,7 +60,7 @@ value = "216us"
 on = "something else"
 
 [[shapes]]
-says = "it takes time"
+description = "it takes time"
 rule = "{rule}"
 why = "Because."
 "#
@@ -418,7 +418,7 @@ fn it_runs_against_a_host_that_serves() {
         .replace("{server}", &format!("{{server}} -p {}", server.port))
         .replace(
             "ready = \"READY\"\n",
-            "ready = \"READY\"\nwhen = { size = \"64\" }\n\n[[far]]\nhost = \"server\"\nrun = \"stack --dev xdp:eth0 --ip 10.0.0.9/24\"\nwhen = { size = \"1K\" }\n",
+            "ready = \"READY\"\nwhen = { size = \"64\" }\n\n[[remote]]\nhost = \"server\"\nrun = \"stack --dev xdp:eth0 --ip 10.0.0.9/24\"\nwhen = { size = \"1K\" }\n",
         );
     std::fs::write(dir.path().join("small.toml"), text).unwrap();
     let args = "run small.toml --repeat 1 --on 127.0.0.1 --point hops=1";
@@ -461,7 +461,7 @@ run = "throughput 127.0.0.1 -p {port} -u -b {{rate}} -l 1000 -t 0.1 -i 0"
 name = "goodput"
 from = ["/summary/goodput_bps"]
 unit = "bit-rate"
-says = "payload that arrived"
+description = "payload that arrived"
 "#
     )
 }
@@ -514,7 +514,7 @@ fn a_mistake_that_stays_ends_an_experiment_at_its_first_point() {
     }
     let port = free_port();
     let remote =
-        |run: &str| format!("[[far]]\nhost = \"server\"\nrun = \"{run}\"\nready = \"READY\"\n");
+        |run: &str| format!("[[remote]]\nhost = \"server\"\nrun = \"{run}\"\nready = \"READY\"\n");
     let measure = format!("latency {{server}} -p {port}");
     let other_key = local_experiment(
         &remote(&format!("server -q --no-store -p {port} --key one")),
@@ -586,7 +586,7 @@ fn a_killed_experiment_is_resumed() {
     // The remote program of the last point kills its parent, the first time.
     let script = "test -e killed || { touch killed; kill -9 $PPID; exec sleep 60; }\necho GO\nexec sleep 60\n";
     std::fs::write(dir.path().join("far.sh"), script).unwrap();
-    let remote = "[[far]]\nhost = \"server\"\nexec = \"sh far.sh\"\nready = \"GO\"\nwhen = { size = \"1K\" }\n";
+    let remote = "[[remote]]\nhost = \"server\"\nexec = \"sh far.sh\"\nready = \"GO\"\nwhen = { size = \"1K\" }\n";
     let text = local_experiment(remote, &format!("latency 127.0.0.1 -p {}", server.port));
     std::fs::write(dir.path().join("small.toml"), &text).unwrap();
     let killed = dir.run("run small.toml --repeat 1");

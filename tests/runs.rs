@@ -141,7 +141,7 @@ fn a_run_between_two_ends_of_one_machine_is_there_once() {
     assert_eq!(labels, ["one", "two"]);
     let all = entries("--all");
     assert_eq!(all.len(), 4);
-    let server_entries = all.iter().filter(|entry| entry["kept_by"] == "server");
+    let server_entries = all.iter().filter(|entry| entry["recorded_by"] == "server");
     assert_eq!(server_entries.count(), 2);
     assert_eq!(entries("--label ONE").len(), 1);
     let before = dir.run("runs show last~1 --json").expect(0).stdout;

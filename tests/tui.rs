@@ -505,7 +505,7 @@ fn manual_steps_wait_for_enter_or_the_end() {
     let measure = format!("latency {{server}} -p {} -u -t 3 -i 0", server.port);
     let manual_step = |size: &str| {
         format!(
-            "[[far]]\nhost = \"server\"\nexec = \"serve-{size}\"\nwhen = {{ size = \"{size}\" }}\n"
+            "[[remote]]\nhost = \"server\"\nexec = \"serve-{size}\"\nwhen = {{ size = \"{size}\" }}\n"
         )
     };
     let small = experiment::by_size(&(manual_step("64") + &manual_step("1K")), &measure);

@@ -18,7 +18,7 @@ pub const RTT_FIGURE: &str = r#"
 name = "trip"
 from = ["/summary/rtt_ns/p50"]
 unit = "nanos"
-says = "median round trip"
+description = "median round trip"
 "#;
 
 /// Returns an experiment of round trips of two sizes without a network of its own. `remote` starts the

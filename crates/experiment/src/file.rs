@@ -40,7 +40,7 @@ pub struct Experiment {
     pub lab: Option<ExperimentLab>,
     /// Programs that run on other hosts during the measurement.
     #[serde(default)]
-    #[serde(rename = "far")]
+    #[serde(rename = "remote", alias = "far")]
     pub remote_programs: Vec<ExperimentCommand>,
     /// Commands that measure a point; each returns one record (the last one of several runs).
     pub measure: Vec<ExperimentCommand>,
@@ -201,7 +201,7 @@ pub struct FigureSource {
     #[serde(rename = "exact")]
     pub is_exact: bool,
     /// Description of the figure.
-    #[serde(rename = "says")]
+    #[serde(rename = "description", alias = "says")]
     pub description: String,
 }
 
@@ -228,7 +228,7 @@ pub struct PublishedEntry {
 #[serde(deny_unknown_fields)]
 pub struct ShapeAssertion {
     /// Description of the assertion.
-    #[serde(rename = "says")]
+    #[serde(rename = "description", alias = "says")]
     pub description: String,
     /// Rule in the syntax of [`crate::rule`].
     pub rule: String,

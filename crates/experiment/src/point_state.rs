@@ -20,7 +20,7 @@ pub struct PointMeasurement {
     /// Command lines that measured the point.
     pub commands: Vec<String>,
     /// Commands to run before them to reproduce the point.
-    #[serde(rename = "around")]
+    #[serde(alias = "around")]
     pub setup_commands: Vec<String>,
     pub values: BTreeMap<String, f64>,
     pub runs: Vec<Record>,

@@ -530,7 +530,7 @@ values = ["64", "1K"]
 [lab]
 hops = "0"
 
-[[far]]
+[[remote]]
 host = "server"
 run = "server -q"
 
@@ -542,7 +542,7 @@ run = "latency {server} -l {size}"
 name = "p50"
 from = ["/summary/rtt_ns/p50"]
 unit = "nanos"
-says = "median"
+description = "median"
 
 [[tables]]
 title = "Median"
@@ -550,7 +550,7 @@ figures = ["p50"]
 rows = ["size"]
 
 [[shapes]]
-says = "larger takes longer"
+description = "larger takes longer"
 rule = "p50[size=1K] > p50[size=64]"
 "#;
         assert!(VALID_FILE.contains(from), "{from}");

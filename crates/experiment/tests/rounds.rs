@@ -28,13 +28,13 @@ run = "latency {far}"
 name = "goodput"
 from = ["/summary/goodput_bps"]
 unit = "bit-rate"
-says = "payload that arrived"
+description = "payload that arrived"
 
 [[figures]]
 name = "slow"
 from = ["/summary/slow"]
 unit = "count"
-says = "answers above a limit, which these records have none of"
+description = "answers above a limit, which these records have none of"
 "#;
 
 /// The host `timed_out` rejects the first five calls and works afterwards.

@@ -66,10 +66,10 @@ pub enum EventKind {
         interval: Box<StackInterval>,
     },
     /// A caveat of the figures to come was detected.
-    #[serde(rename = "doubted")]
+    #[serde(rename = "caveat", alias = "doubted")]
     CaveatRaised {
         /// The caveat.
-        #[serde(rename = "doubt")]
+        #[serde(alias = "doubt")]
         caveat: Caveat,
     },
     /// Another pass of the run starts, whose figures explain those of the first.
@@ -82,7 +82,7 @@ pub enum EventKind {
         notes: String,
     },
     /// Payload is complete, and the result waits for something slow.
-    #[serde(rename = "awaited")]
+    #[serde(alias = "awaited")]
     Waiting {
         /// Activity that it waits for.
         #[serde(alias = "what")]

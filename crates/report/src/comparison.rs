@@ -27,7 +27,6 @@ pub struct DocumentComparison {
     /// [`COMPARISON_SCHEMA`].
     pub schema: &'static str,
     /// Documents in the order of the command line.
-    #[serde(rename = "sides")]
     pub documents: Vec<ComparedDocument>,
     /// Options and host facts that differ. A document with several runs is represented by its
     /// first; experiments by the first run of a point that all of them measured.

@@ -391,13 +391,13 @@ fn every_event_is_one_line_of_json() {
         },
     };
     assert_snapshot!(stream::event_line(&ready, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":0,"event":"ready","port":5201,"addresses":["::"]}"#);
-    let doubted = Event {
+    let raised = Event {
         test: 1,
         kind: EventKind::CaveatRaised {
             caveat: Caveat::new("cores-shared", "both ends share 2 cores"),
         },
     };
-    assert_snapshot!(stream::event_line(&doubted, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"doubted","doubt":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
+    assert_snapshot!(stream::event_line(&raised, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"caveat","caveat":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
 }
 
 /// Removes the long parts of a page: style, script, paths, rows of data.

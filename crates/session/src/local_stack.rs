@@ -232,7 +232,7 @@ impl LocalStack {
         }
     }
 
-    /// Returns the local address that the user-space stack uses towards `far`; `None` for the
+    /// Returns the local address that the user-space stack uses towards `remote`; `None` for the
     /// kernel.
     pub fn local_address_towards(&self, remote: IpAddr) -> Option<IpAddr> {
         self.netstack()?.source_address_for(remote)

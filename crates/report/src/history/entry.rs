@@ -65,13 +65,13 @@ pub struct HistoryEntry {
     pub experiment: Option<String>,
     /// Role of the host that recorded a copy of a run started elsewhere: a server's copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(rename = "kept_by")]
+    #[serde(alias = "kept_by")]
     pub recorded_by: Option<Role>,
     /// Remote host as named in the plan, or the ports.
     pub target: String,
     /// Protocol of another program at one end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(rename = "dialect")]
+    #[serde(alias = "dialect")]
     pub peer_protocol: Option<String>,
     /// Address of the served client, in the record of a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,16 +98,17 @@ pub struct HistoryEntry {
     pub points: BTreeMap<String, String>,
     /// Result of an experiment's expectations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(rename = "shapes")]
+    #[serde(alias = "shapes")]
     pub expectations: Option<ExpectationCounts>,
     /// Number of caveats.
-    pub doubts: u64,
+    #[serde(alias = "doubts")]
+    pub caveats: u64,
     /// Figures by the names of `--expect`; for repeats the medians.
     pub figures: BTreeMap<String, f64>,
     /// Headline figure of a sweep, comparison or tuning. Not part of trends, which use figures of
     /// runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(rename = "outcome")]
+    #[serde(alias = "outcome")]
     pub headline: Option<HeadlineFigure>,
     /// Tags in alphabetical order.
     pub tags: BTreeSet<String>,
@@ -138,7 +139,7 @@ impl HistoryEntry {
             hosts: first.map_or_else(Vec::new, host_names),
             protocol: first.and_then(protocol_of),
             plan: first.map_or_else(String::new, plan_fingerprint),
-            doubts: (document.runs().iter())
+            caveats: (document.runs().iter())
                 .map(|run| run.validity.len() as u64)
                 .sum(),
             ..Self::default()

@@ -58,7 +58,7 @@ type CountColumn = (&'static str, fn(&HistoryEntry) -> i64);
 const COUNT_COLUMNS: &[CountColumn] = &[
     ("interrupted", |e| i64::from(e.interrupted)),
     ("runs", |e| i64::try_from(e.runs).unwrap_or(i64::MAX)),
-    ("doubts", |e| i64::try_from(e.doubts).unwrap_or(i64::MAX)),
+    ("caveats", |e| i64::try_from(e.caveats).unwrap_or(i64::MAX)),
 ];
 
 /// Renders entries as CSV (RFC 4180) with a header. Unknown values are empty fields.

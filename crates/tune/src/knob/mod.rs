@@ -39,17 +39,17 @@ pub enum KnobTarget {
         name: String,
     },
     /// A sysctl of the remote host, set by its server.
-    #[serde(rename = "far")]
+    #[serde(rename = "remote", alias = "far")]
     RemoteSysctl(String),
     /// A shell command in which `{}` is replaced by the value; it runs when the value changes.
     Command {
-        #[serde(rename = "line")]
+        #[serde(alias = "line")]
         command: String,
         /// Command that restores the original state; absent: `command` with the first value.
         restore: Option<String>,
         /// Timeout of either command, s; absent: [`COMMAND_TIMEOUT_S`].
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[serde(rename = "within_s")]
+        #[serde(alias = "within_s")]
         timeout_s: Option<u64>,
     },
 }
@@ -59,16 +59,16 @@ pub enum KnobTarget {
 pub struct Knob {
     pub name: String,
     pub values: Vec<String>,
-    #[serde(rename = "set")]
+    #[serde(alias = "set")]
     pub target: KnobTarget,
     /// True if the values are in ascending order, so that neighbors are meaningful.
     pub ordered: bool,
     /// True if a value may be rejected on this host: missing privilege, missing grant, or the
     /// kernel.
-    #[serde(rename = "uncertain")]
+    #[serde(alias = "uncertain")]
     pub may_be_rejected: bool,
     /// Memory per unit of the value, bytes; only for user-defined knobs that declare it.
-    #[serde(rename = "memory")]
+    #[serde(alias = "memory")]
     pub bytes_per_unit: Option<f64>,
 }
 
