@@ -34,10 +34,11 @@ bench-tune: ## compare the result of `linerate tune` with an exhaustive sweep (O
 	target/release/linerate-bench-tune
 
 bench-compare: ## verdicts of comparisons in a lab: equal sides, and an injected difference of 5 % (RUNS=n of each kind, ONLY=name,… WITHIN=s RESUME=1); see docs/method/comparison-and-statistics.md
-	@RUNS='$(RUNS)' ONLY='$(ONLY)' WITHIN='$(WITHIN)' RESUME='$(RESUME)' $(CARGO) test --release --locked --package linerate --test compare_often -- --ignored --nocapture
+	@RUNS='$(RUNS)' ONLY='$(ONLY)' WITHIN='$(WITHIN)' RESUME='$(RESUME)' $(CARGO) test --release --locked --package linerate --test slow compare_often:: -- --ignored --nocapture
 
 bank: ## inject every bottleneck live and check that it is found (ONLY=name,…; LINERATE_UPDATE=1 records); see docs/CAUSES.md
-	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate-explain --package linerate --test bank --test bank_live -- --include-ignored --nocapture
+	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate-explain --test bank
+	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate --test slow bank_live:: -- --include-ignored --nocapture
 
 experiments: ## the five experiments, quick; fails when an expected shape does not hold (ONLY=name,… FULL=1)
 	$(CARGO) build --release --locked --package linerate
