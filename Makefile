@@ -11,9 +11,9 @@ demo: ## build linerate, measure everything on this machine, write linerate-demo
 	$(CARGO) build --release --locked --package linerate
 	target/release/linerate demo
 
-test: ## install what tests need (as root, with apt), then run all of them
+test: ## install what tests need (as root, with apt), then run all of them (ONLY=name,… of groups and tests)
 	@tests/setup
-	@tests/run
+	@CARGO='$(CARGO)' ONLY='$(ONLY)' tests/run
 
 lint: ## formatting, clippy and documentation, without warnings
 	$(CARGO) fmt --all --check
