@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test lint bench bench-tune bench-compare bank experiments fuzz valgrind
+.PHONY: help demo test nightly lint bench bench-tune bench-compare bank experiments fuzz valgrind
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -15,12 +15,13 @@ test: ## install what tests need (as root, with apt), then run all of them (ONLY
 	@tests/setup
 	@CARGO='$(CARGO)' ONLY='$(ONLY)' tests/run
 
-lint: ## formatting, clippy and documentation, without warnings
+nightly: ## postponed tests, documentation, valgrind, the bank, experiments and fuzzing, for hours (TIME=seconds of each fuzz target)
+	@CARGO='$(CARGO)' TIME='$(TIME)' tests/nightly
+
+lint: ## formatting and clippy, without warnings; `make nightly` checks the documentation and the fuzz targets
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --package linerate --no-default-features --locked -- -D warnings
-	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --package linerate-fuzz-targets --all-targets --target-dir target --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	$(CARGO) check --package linerate --no-default-features --locked
 
 bench: ## compare with reference tools and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1 RECORD=1); see benches/README.md
 	@if pkg-config --exists libdpdk 2>/dev/null; then \
