@@ -22,8 +22,7 @@ use linerate_record::run_set::RunSet;
 use linerate_sys::process::{poll_exit, terminate_with_thread};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::printer::EventSender;
 use crate::shell_words;
 

@@ -14,8 +14,7 @@ use linerate_tune::knob::{COMMAND_TIMEOUT_S, DEFAULT_VALUE, Knob, KnobTarget};
 use linerate_tune::search::SearchPoint;
 use linerate_tune::snippet::KnobChange;
 
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knobs::{AvailableKnobs, is_default};
 use crate::output::CommandOutput;
 use crate::tunable_hosts::TunableHosts;

@@ -23,9 +23,8 @@ use serde::{Deserialize, Serialize};
 
 use super::measure::stop_on_signals;
 use super::measuring_command::{add_default_time, fresh_seed, kind_of};
-use super::series::SeriesEnd;
 use crate::args::SweepArgs;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knob_applier::{self, KnobApplier};
 use crate::knobs::AvailableKnobs;
 use crate::output::CommandOutput;

@@ -7,8 +7,7 @@ use linerate_record::record::Record;
 use regex_lite::Regex;
 
 use crate::child_process;
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::printer::EventSender;
 use crate::shell_words;
 

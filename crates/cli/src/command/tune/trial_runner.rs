@@ -15,8 +15,7 @@ use linerate_tune::search::SearchPoint;
 
 use super::request;
 use crate::child_process;
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knob_applier::KnobApplier;
 use crate::printer::EventSender;
 use crate::shell_words;
