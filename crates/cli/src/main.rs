@@ -201,7 +201,7 @@ fn testpmd_hint(args: &[OsString], error: &clap::Error) -> Option<ErrorReport> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    let instead = command::forward::testpmd_options::hint_for(option)?;
+    let instead = args::testpmd_options::hint_for(option)?;
     Some(ErrorReport::new(
         "is an option of testpmd that our ports do not have",
         option,
