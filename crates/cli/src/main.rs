@@ -22,6 +22,7 @@ mod printer;
 mod privilege;
 mod remote;
 mod shell_words;
+mod standard_streams;
 mod stored_results;
 mod tunable_hosts;
 mod ui_update;
@@ -36,9 +37,10 @@ use failure::CommandFailure;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_report::text;
-use output::{
-    OutputFormat, exit_if_reader_closed, exit_on_broken_pipe, print_failure, print_stderr,
-    print_stdout, stderr_style, stdout_failed,
+use output::{OutputFormat, print_failure};
+use standard_streams::{
+    exit_if_reader_closed, exit_on_broken_pipe, print_stderr, print_stdout, stderr_style,
+    stdout_failed,
 };
 
 /// Text that `linerate` without arguments prints.

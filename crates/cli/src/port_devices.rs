@@ -23,7 +23,8 @@ use self::carrier::CarrierWait;
 use self::device_settings::{next_step, uses_more_queues, wanted_channels, wanted_rss_table};
 use crate::failure::CommandFailure;
 use crate::knob_applier::unrestored_note;
-use crate::output::{CommandOutput, print_stderr};
+use crate::output::CommandOutput;
+use crate::standard_streams::print_stderr;
 use crate::tunable_hosts;
 use crate::tunable_hosts::TunableHosts;
 

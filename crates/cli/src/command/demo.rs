@@ -29,8 +29,9 @@ use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
 use crate::failure::CommandFailure;
 use crate::lab_network::topology_of;
-use crate::output::{CommandOutput, check_writable_dir, print_stderr};
+use crate::output::{CommandOutput, check_writable_dir};
 use crate::printer::{EventSender, run_with_printer};
+use crate::standard_streams::print_stderr;
 
 struct DemoStep {
     label: &'static str,

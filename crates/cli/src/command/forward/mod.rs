@@ -257,7 +257,7 @@ fn print_text(output: &CommandOutput, text: &str) {
     if output.is_json() || output.is_stream() {
         output.warn(text);
     } else {
-        crate::output::print_stdout(text);
+        crate::standard_streams::print_stdout(text);
     }
 }
 

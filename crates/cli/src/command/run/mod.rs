@@ -38,7 +38,8 @@ use crate::failure::CommandFailure;
 use crate::knob_applier::{KnobApplier, unrestored_note};
 use crate::knobs::AvailableKnobs;
 use crate::live;
-use crate::output::{CommandOutput, list_style, print_stdout};
+use crate::output::CommandOutput;
+use crate::standard_streams::{list_style, print_stdout};
 use crate::ui_update::{SeriesPart, UiUpdate};
 
 impl From<ExperimentError> for CommandFailure {
