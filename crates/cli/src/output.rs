@@ -20,12 +20,13 @@ use serde::Serialize;
 use crate::args::OutputArgs;
 use crate::command_line;
 use crate::disk_space;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
-use crate::printer::EventSender;
+use crate::screen_output::ScreenOutput;
 use crate::standard_streams::{
     continue_without_reader, end_with_reader, print_stderr, print_stdout, stream_style,
 };
-use crate::ui_update::{ScreenOutput, SeriesPart, UiUpdate};
+use crate::ui_update::{SeriesPart, UiUpdate};
 
 /// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

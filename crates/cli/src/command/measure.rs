@@ -11,11 +11,11 @@ use linerate_stats::units::format_count;
 
 use super::stage_passes;
 use crate::args::MeasureArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::output::{self, CommandOutput};
 use crate::plan::MeasurementPlan;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live, standard_streams};
 

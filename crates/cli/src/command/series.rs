@@ -18,10 +18,10 @@ use linerate_session::loss::LabNetwork;
 
 use super::measure::{server_ended_failure, stop_on_signals};
 use crate::args::MeasureArgs;
+use crate::event_queue::EventSender;
 use crate::failure::{CommandFailure, SeriesEnd};
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live};
 

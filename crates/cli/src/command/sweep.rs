@@ -24,11 +24,11 @@ use serde::{Deserialize, Serialize};
 use super::measure::stop_on_signals;
 use super::measuring_command::{add_default_time, fresh_seed, kind_of};
 use crate::args::SweepArgs;
+use crate::event_queue::EventSender;
 use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knob_applier::{self, KnobApplier};
 use crate::knobs::AvailableKnobs;
 use crate::output::CommandOutput;
-use crate::printer::EventSender;
 use crate::ui_update::SeriesPart;
 use crate::{child_process, live, shell_words};
 
