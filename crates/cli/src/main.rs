@@ -28,6 +28,7 @@ mod standard_streams;
 mod stored_results;
 mod tunable_hosts;
 mod ui_update;
+mod unrestored_settings;
 
 use std::ffi::OsString;
 use std::process::ExitCode;

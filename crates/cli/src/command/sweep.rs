@@ -30,7 +30,7 @@ use crate::knob_applier::{self, KnobApplier};
 use crate::knobs::AvailableKnobs;
 use crate::output::CommandOutput;
 use crate::ui_update::SeriesPart;
-use crate::{child_process, live, shell_words};
+use crate::{child_process, live, shell_words, unrestored_settings};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &SweepArgs) -> u8 {
@@ -89,7 +89,7 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
     let available = AvailableKnobs::collect(&args.knobs, &request.command)?;
     check_permissions(&request, &available)?;
     let stop = stop_on_signals()?;
-    knob_applier::unrestored_note()
+    unrestored_settings::unrestored_note()
         .iter()
         .for_each(|note| output.warn(note));
     let mut applier = KnobApplier::new(request.axes.clone(), &available, &request.command, &stop)?;
