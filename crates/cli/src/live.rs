@@ -33,10 +33,12 @@ use ratatui::crossterm::terminal::disable_raw_mode;
 use state::{ScreenKey, ScreenModel};
 use terminal_writer::TerminalWriter;
 
+use crate::event_queue::{EventSender, UiMessage};
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
-use crate::printer::{EventSender, UiMessage, run_with_printer};
-use crate::ui_update::{ScreenOutput, UiUpdate};
+use crate::printer::run_with_printer;
+use crate::screen_output::ScreenOutput;
+use crate::ui_update::UiUpdate;
 
 /// Time between two polls of the keys: below a tenth of a second, keys feel immediate.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(80);

@@ -22,10 +22,11 @@ use linerate_tune::journal::state_dir;
 use self::carrier::CarrierWait;
 use self::device_settings::{next_step, uses_more_queues, wanted_channels, wanted_rss_table};
 use crate::failure::CommandFailure;
-use crate::knob_applier::unrestored_note;
-use crate::output::{CommandOutput, print_stderr};
+use crate::output::CommandOutput;
+use crate::standard_streams::print_stderr;
 use crate::tunable_hosts;
 use crate::tunable_hosts::TunableHosts;
+use crate::unrestored_settings::unrestored_note;
 
 /// Time to retry a restore. The kernel keeps a queue busy for some time after its last AF_XDP
 /// socket closed, and does not remove busy queues.

@@ -27,10 +27,12 @@ use linerate_session::error::MeasureError;
 
 use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::lab_network::topology_of;
-use crate::output::{CommandOutput, check_writable_dir, print_stderr};
-use crate::printer::{EventSender, run_with_printer};
+use crate::output::{CommandOutput, check_writable_dir};
+use crate::printer::run_with_printer;
+use crate::standard_streams::print_stderr;
 
 struct DemoStep {
     label: &'static str,

@@ -11,13 +11,13 @@ use linerate_stats::units::format_count;
 
 use super::stage_passes;
 use crate::args::MeasureArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::output::{self, CommandOutput};
 use crate::plan::MeasurementPlan;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
-use crate::{lab_network, live};
+use crate::{lab_network, live, standard_streams};
 
 /// Runs a measurement and returns the exit code.
 pub fn run_measurement(
@@ -124,7 +124,7 @@ fn measure(
     output.check_files()?;
     live::check_terminal(args.screen.is_enabled())?;
     if let Some(file) = &measurement.trace {
-        output::continue_without_reader();
+        standard_streams::continue_without_reader();
         output::check_writable_file(file)?;
     }
     let stop = stop_on_signals()?;

@@ -16,11 +16,11 @@ use linerate_stats::units::{format_bit_rate, format_share};
 
 use super::measure::{judge_expectations, server_ended_failure, stop_on_signals};
 use crate::args::ThroughputArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::plan::SearchPlan;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live, plan};
 

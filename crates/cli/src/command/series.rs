@@ -18,10 +18,10 @@ use linerate_session::loss::LabNetwork;
 
 use super::measure::{server_ended_failure, stop_on_signals};
 use crate::args::MeasureArgs;
-use crate::failure::CommandFailure;
+use crate::event_queue::EventSender;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live};
 
@@ -36,20 +36,6 @@ pub struct SeriesRunner<'a> {
     pub runs: Vec<Record>,
     /// Notes on runs that were not possible.
     pub notes: Vec<String>,
-}
-
-/// End of a series at a run without a record.
-pub enum SeriesEnd {
-    /// No further run is possible.
-    Failed(CommandFailure),
-    /// Interrupted by Ctrl-C; the records so far are kept.
-    Interrupted,
-}
-
-impl From<CommandFailure> for SeriesEnd {
-    fn from(failure: CommandFailure) -> Self {
-        Self::Failed(failure)
-    }
 }
 
 impl SeriesRunner<'_> {

@@ -14,12 +14,13 @@ use linerate_server::stack_services::service_host::{ServiceHostEvent, ServiceHos
 
 use super::measure::stop_on_signals;
 use crate::args::StackHostArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::live;
-use crate::output::{CommandOutput, print_stdout};
+use crate::output::CommandOutput;
 use crate::plan::stack;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
+use crate::standard_streams::print_stdout;
 use crate::ui_update::UiUpdate;
 
 /// Default interval of the full-screen display.

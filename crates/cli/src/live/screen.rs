@@ -394,7 +394,7 @@ mod tests {
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::printer::UiMessage;
+    use crate::event_queue::UiMessage;
     use crate::ui_update::{SeriesPart, UiUpdate};
     fn drawn(state: &ScreenModel, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();

@@ -12,7 +12,7 @@ use linerate_report::text;
 use linerate_session::loss::LiveLoss;
 
 use super::run::LiveRun;
-use crate::printer::UiMessage;
+use crate::event_queue::UiMessage;
 use crate::ui_update::{SeriesPart, UiUpdate};
 
 /// Maximum number of finished lines and of notes: more than any terminal shows.

@@ -5,7 +5,7 @@ use linerate_record::comparison::RunPair;
 use linerate_sys::cpu;
 use linerate_tune::pair_scheduler::{PairScheduler, PairStep};
 
-use crate::command::series::SeriesEnd;
+use crate::failure::SeriesEnd;
 
 /// Pairs measured one after the other.
 pub struct PairRunner {

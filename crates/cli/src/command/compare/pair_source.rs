@@ -7,9 +7,8 @@ use linerate_record::record::Record;
 use regex_lite::Regex;
 
 use crate::child_process;
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
-use crate::printer::EventSender;
+use crate::event_queue::EventSender;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::shell_words;
 
 /// Source of a measurement.

@@ -17,9 +17,9 @@ use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_session::error::MeasureError;
 use linerate_stats::units::{format_count, format_per_second};
 
-use super::args::ForwardArgs;
 use super::screen::ForwardEvents;
 use super::{print_text, screen, started_event};
+use crate::args::ForwardArgs;
 use crate::failure::CommandFailure;
 use crate::live;
 use crate::output::CommandOutput;

@@ -35,11 +35,13 @@ use self::table::{check_table, find_table};
 use super::measure::stop_on_signals;
 use crate::args::RunArgs;
 use crate::failure::CommandFailure;
-use crate::knob_applier::{KnobApplier, unrestored_note};
+use crate::knob_applier::KnobApplier;
 use crate::knobs::AvailableKnobs;
 use crate::live;
-use crate::output::{CommandOutput, list_style, print_stdout};
+use crate::output::CommandOutput;
+use crate::standard_streams::{list_style, print_stdout};
 use crate::ui_update::{SeriesPart, UiUpdate};
+use crate::unrestored_settings::unrestored_note;
 
 impl From<ExperimentError> for CommandFailure {
     fn from(error: ExperimentError) -> Self {

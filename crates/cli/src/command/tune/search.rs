@@ -11,8 +11,7 @@ use super::request::sets_option_or_key;
 use super::trial_runner::{MeasuredTrial, TrialRunner};
 use super::{TuneStage, TuneState};
 use crate::args::TuneArgs;
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knobs::is_default;
 use crate::output::CommandOutput;
 

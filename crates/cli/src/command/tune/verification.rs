@@ -18,8 +18,7 @@ use super::trial_runner::TrialRunner;
 use super::{DEFAULT_MAX_PAIRS, TuneStage, TuneState};
 use crate::args::TuneArgs;
 use crate::command::compare::{MachineState, PairRunner};
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::output::CommandOutput;
 
 /// Drops changes that do not matter, and proves the others against the start.

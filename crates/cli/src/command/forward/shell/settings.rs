@@ -4,7 +4,7 @@ use linerate_forwarder::{ForwardSettings, PeerAddress, QueueRate, TransmitRetry,
 use linerate_record::plan::CpuList;
 
 use super::{CommandReply, ForwardShell, failure_text};
-use crate::command::forward::args::{FLOWS_LIMIT, frame_length, parse_burst, parse_mask};
+use crate::args::forward::{FLOWS_LIMIT, frame_length, parse_burst, parse_mask};
 use crate::command::forward::commands::parse_number;
 use crate::command::forward::ports_available;
 

@@ -7,7 +7,7 @@ use clap::Args;
 use linerate_forwarder::ModeSpec;
 use linerate_record::event::ErrorReport;
 
-use crate::args::heading;
+use super::heading;
 use crate::failure::CommandFailure;
 
 /// Forwarding mode of the command line, and whether it was given without options.

@@ -1,4 +1,4 @@
-//! Options of `linerate forward`.
+//! Options of `linerate forward`, and parsers of values that its shell takes too.
 
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -12,7 +12,8 @@ use linerate_sys::frames::burst::BURST_FRAMES;
 use linerate_sys::frames::frame_memory::CACHED_FRAMES_RANGE;
 
 use super::testpmd_options::{ModeArg, NoisyArgs};
-use crate::args::{OutputArgs, duration, heading};
+use super::values::duration;
+use super::{OutputArgs, heading};
 
 /// Maximum frame length in bytes.
 const FRAME_LIMIT: u32 = 65_518;
@@ -81,7 +82,7 @@ impl std::str::FromStr for PortMask {
 /// Maximum number of flows that modes generate.
 pub const FLOWS_LIMIT: u32 = 1_048_576;
 
-/// Parses the number of bursts of `--tx-measure_start`.
+/// Parses the number of bursts of `--tx-first`.
 fn parse_bursts(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| {
         format!("`{text}` is not a number of bursts: write --tx-first 4, or --tx-first for one")
@@ -94,10 +95,22 @@ fn port_number(text: &str) -> Result<u32, String> {
         .map_err(|_| format!("`{text}` is not a port number: write 0,1"))
 }
 
-/// Parses a maximum packet length and returns its MTU: `1518` gives 1500.
-fn max_packet(text: &str) -> Result<u32, String> {
-    super::max_packet_mtu(text)
+/// Returns the MTU of a maximum packet length, which includes header and FCS as in DPDK.
+pub fn max_packet_mtu(text: &str) -> Result<u32, String> {
+    let bytes = text.parse::<u32>().ok();
+    let mtu = bytes.and_then(|bytes| bytes.checked_sub(MAX_PACKET_OVERHEAD));
+    mtu.filter(|mtu| (68..=65_500).contains(mtu))
+        .ok_or_else(|| {
+            format!(
+                "`{text}` is not a frame length including the FCS: give {} to {} bytes",
+                68 + MAX_PACKET_OVERHEAD,
+                65_500 + MAX_PACKET_OVERHEAD
+            )
+        })
 }
+
+/// Ethernet header and FCS: difference of maximum packet length and MTU in bytes.
+const MAX_PACKET_OVERHEAD: u32 = 18;
 
 /// Parses a burst size of 1 to 32 frames.
 pub fn parse_burst(text: &str) -> Result<u8, String> {
@@ -227,7 +240,7 @@ pub struct ForwardArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(i64::from(*CACHED_FRAMES_RANGE.start())..=i64::from(*CACHED_FRAMES_RANGE.end())), help_heading = heading::PORTS, env = "LINERATE_MBCACHE")]
     pub mbcache: Option<u16>,
     /// Maximum frame length including the FCS: 1518 is an MTU of 1500
-    #[arg(long, value_name = "BYTES", value_parser = max_packet, help_heading = heading::PORTS, env = "LINERATE_MAX_PKT_LEN")]
+    #[arg(long, value_name = "BYTES", value_parser = max_packet_mtu, help_heading = heading::PORTS, env = "LINERATE_MAX_PKT_LEN")]
     pub max_pkt_len: Option<u32>,
     /// Frames moved by one poll
     #[arg(long, value_name = "N", default_value = "32", value_parser = parse_burst, help_heading = heading::LOAD, env = "LINERATE_BURST")]
@@ -385,8 +398,11 @@ mod tests {
                 "{text}"
             );
         }
-        assert_eq!((max_packet("1518"), max_packet("86")), (Ok(1500), Ok(68)));
-        assert!(max_packet("85").is_err() && max_packet("x").is_err());
+        assert_eq!(
+            (max_packet_mtu("1518"), max_packet_mtu("86")),
+            (Ok(1500), Ok(68))
+        );
+        assert!(max_packet_mtu("85").is_err() && max_packet_mtu("x").is_err());
         assert_eq!(parse_bursts("4"), Ok(4));
         assert!(parse_bursts("x").is_err_and(|why| why.contains("--tx-first 4")));
         assert_eq!(udp_ports("9"), Ok((9, 9)));
