@@ -10,23 +10,15 @@ use linerate_session::error::MeasureError;
 use linerate_sys::datagram;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::server::ServerOptions;
 use crate::handlers;
 use crate::handlers::ProtocolHandler;
+use crate::options::{ExtraPort, ServerOptions};
 
 /// Default ports of other tools' servers: iperf2 and ttcp (5001), nuttcp (5000), sockperf (11111).
 const WELL_KNOWN_PORTS: [u16; 3] = [5001, 5000, 11111];
 
 /// Receive buffer of a UDP listening socket, as far as net.core.rmem_max allows.
 const LISTEN_BUFFER_BYTES: usize = 4 << 20;
-
-/// Port that the server opens in addition to its own (`--also`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExtraPort {
-    pub port: u16,
-    /// Only protocol accepted there; absent: classified by the client's first bytes.
-    pub protocol: Option<&'static str>,
-}
 
 impl FromStr for ExtraPort {
     type Err = String;

@@ -39,17 +39,17 @@ use linerate_workload::framing::Framing;
 use linerate_workload::timestamps::scheduler_tracer;
 use linerate_workload::worker::FlowOpening;
 
-use super::flow_open_responder::FlowOpenResponder;
-use super::limits::{
+use crate::flow_open_responder::FlowOpenResponder;
+use crate::limits::{
     ATTACH_TIMEOUT, PROPOSE_LIMIT_BYTES, attach_timeout, check_traced_threads, max_frame_bytes,
     memory_bytes, reject_plan,
 };
-use super::server::Grant;
-use super::server_stack::ServerStack;
-use super::server_state::{
+use crate::options::Grant;
+use crate::server_stack::ServerStack;
+use crate::server_state::{
     AcceptedSocket, AnnouncedFlow, ServerState, SessionPermit, TestReservation,
 };
-use super::service;
+use crate::service;
 
 /// Longest wait for a client to close the control connection.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);

@@ -18,7 +18,7 @@ use linerate_protocol::iperf2::datagram::HEADER_BYTES;
 use linerate_protocol::iperf2::{Iperf2Direction, Iperf2Settings};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::Record;
-use linerate_server::server::InteropOptions;
+use linerate_server::options::InteropOptions;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::MeasureError;

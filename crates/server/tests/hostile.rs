@@ -28,7 +28,8 @@ use linerate_record::plan::{
     WaitMode,
 };
 use linerate_record::record::Record;
-use linerate_server::server::{Grant, Server, ServerOptions};
+use linerate_server::options::{Grant, ServerOptions};
+use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::MeasureError;

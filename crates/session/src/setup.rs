@@ -11,13 +11,13 @@ use linerate_host::settings::idle_hold::IdleHold;
 use linerate_protocol::control::FlowToken;
 use linerate_record::cost::MAX_LISTED_THREADS;
 use linerate_record::facts::{HostFacts, Role};
-use linerate_record::plan::{Direction, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol};
+use linerate_record::plan::{Direction, Plan, RunKind};
 use linerate_sys::locked_memory;
 use linerate_sys::locked_memory::LockedMemory;
 use linerate_transport::flow_options::FlowRole;
 use linerate_transport::payload_pattern::PayloadPattern;
 use linerate_transport::stack_thread::StackThread;
-use linerate_transport::{FlowOptions, MAX_IDLE_NS, PeerAddressing};
+use linerate_transport::FlowOptions;
 use linerate_workload::flow::FlowShared;
 use linerate_workload::framing::Framing;
 use linerate_workload::worker;
@@ -26,7 +26,6 @@ use linerate_workload::worker::{
 };
 use rustix::io::Errno;
 
-use super::checks;
 use super::thread_plan::ThreadPlan;
 use crate::coordinator::FlowHandle;
 use crate::error::MeasureError;

@@ -275,7 +275,8 @@ mod tests {
 
     use clap::Parser;
     use linerate_record::plan::{Plan, RunKind, TransportProtocol};
-    use linerate_server::server::{Server, ServerOptions};
+    use linerate_server::options::ServerOptions;
+    use linerate_server::server::Server;
     use linerate_session::dial::AddressFamily;
 
     use super::*;

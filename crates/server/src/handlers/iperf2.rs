@@ -24,7 +24,6 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::limits::InteropLimits;
 use super::payload::PayloadRing;
 use super::responder_loop::{StreamResponder, respond_on_stream};
 use super::test_run::{IDLE_TIMEOUT, PLAIN_IDLE_TIMEOUT, TestRun};
@@ -33,6 +32,7 @@ use super::worker::{
     is_retryable, receive_stream, send_stream, watch_stream,
 };
 use super::{AcceptedClient, ProtocolHandler, StreamHandler, with_port};
+use crate::interop_limits::InteropLimits;
 use crate::server_state::TestReservation;
 pub use reverse_flow::Iperf2ReverseFlow;
 pub use udp::Iperf2Flow;

@@ -23,16 +23,13 @@ use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, Socket, Type};
 
 use self::flows::{begin_flow, plan, prepare_socket};
-use super::interop_state::ExpectationGuard;
-use super::rejection_log::RejectionKey;
 use super::test_run::{IDLE_TIMEOUT, StopReason, TestRun};
 use super::worker::POLL_INTERVAL;
 use super::{
-    AcceptedClient, ExpectedFlow, InteropState, ProtocolHandler, StreamHandler, failure_reason,
-    report, write_control,
+    AcceptedClient, ProtocolHandler, StreamHandler, failure_reason, report, write_control,
 };
+use crate::interop_state::{ExpectationGuard, ExpectedFlow, IncomingFlow, RejectionKey};
 use crate::server_state::{SessionPermit, TestReservation};
-use crate::udp_demux::IncomingFlow;
 
 /// Handler of iperf3.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
@@ -413,8 +410,11 @@ impl Iperf3Session {
             },
             _ => ExpectedFlow::Iperf3Cookie(self.cookie),
         };
-        self.expectation =
-            InteropState::expect(&self.client, expected, self.arrival_sender.clone());
+        self.expectation = self.client.server.interop.expect(
+            self.client.peer.ip(),
+            expected,
+            self.arrival_sender.clone(),
+        );
         if self.expectation.is_some() {
             self.try_step(|session| session.machine.accept(clock::now()))?;
         }

@@ -24,9 +24,9 @@ use linerate_sys::{clock, readiness, socket};
 use linerate_workload::flow_counters::PayloadTotals;
 
 use self::data::{DataSockets, alternative_port};
-use super::rejection_log::RejectionKey;
 use super::test_run::{StopReason, TestRun};
 use super::{AcceptedClient, ProtocolHandler, StreamHandler, failure_reason, write_control};
+use crate::interop_state::RejectionKey;
 use crate::server_state::{SessionPermit, TestReservation};
 
 /// Handler of nuttcp. Its datagrams belong to tests that expect them.

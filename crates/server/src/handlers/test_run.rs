@@ -28,9 +28,10 @@ use linerate_workload::flow_counters::PayloadTotals;
 use socket2::Socket;
 
 use self::intervals::SilentIntervals;
-use super::limits::InteropLimits;
+use super::AcceptedClient;
 use super::worker::{FlowWorkerContext, FlowWorkerResult, StopSignals, run_worker};
-use super::{AcceptedClient, OpenFlowEntry, UnvalidatedPermit};
+use crate::interop_limits::InteropLimits;
+use crate::interop_state::{OpenFlowEntry, UnvalidatedPermit};
 use crate::server_state::{ServerState, TestReservation};
 pub use stop::StopReason;
 

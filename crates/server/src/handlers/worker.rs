@@ -23,7 +23,7 @@ use linerate_workload::flow_counters::{FlowCounters, PayloadTotals};
 use linerate_workload::pacer::Pacer;
 use socket2::Socket;
 
-use super::limits::InteropLimits;
+use crate::interop_limits::InteropLimits;
 pub use datagrams::{
     DatagramAction, DatagramFlow, UnreachableCounter, receive_datagrams, send_datagrams,
 };

@@ -4,9 +4,6 @@
 //! made by
 //! the codecs; this code moves their bytes.
 
-pub mod service_host;
-mod sessions;
-
 pub mod acceptor;
 mod idle_sweep;
 mod iperf2_udp;
@@ -38,7 +35,7 @@ use self::idle_sweep::IdleSweep;
 use self::outgoing_connects::{EstablishedConnect, OutgoingConnects};
 use self::tcp_connection::{NextStep, ServiceConnection};
 use self::udp_service::UdpService;
-use crate::handlers::InteropState;
+use crate::interop_state::InteropState;
 
 /// Backlog of a service's listener.
 const BACKLOG: u32 = 32;

@@ -11,7 +11,7 @@ use linerate_sys::clock::Nanos;
 use super::iperf2_udp::{FlowContext, Iperf2Flows};
 use super::tcp_connection::NextStep;
 use super::{ServiceKind, ServiceSpec};
-use crate::handlers::InteropState;
+use crate::interop_state::InteropState;
 
 /// Largest number of datagrams per round; the stack is polled in between.
 const MAX_BURST: usize = 32;

@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 use linerate_record::record::Record;
-use linerate_server::server::{Server, ServerOptions};
+use linerate_server::options::ServerOptions;
+use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::MeasureError;

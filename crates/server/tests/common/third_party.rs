@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::record::{Interval, Record};
-use linerate_server::listen_ports::ExtraPort;
-use linerate_server::server::{InteropOptions, Server, ServerOptions};
+use linerate_server::options::{ExtraPort, InteropOptions, ServerOptions};
+use linerate_server::server::Server;
 use linerate_session::error::MeasureError;
 
 /// Longest wait for a record.

@@ -21,17 +21,17 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::super::limits::InteropLimits;
 use super::super::short_flow::has_second_datagram;
 use super::super::test_run::{FLOW_SILENCE_TIMEOUT, TestRun};
 use super::super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, OneWayDelays,
     SendPlan, SequenceStats, receive_datagrams, send_datagrams,
 };
-use super::super::{AcceptedClient, InteropState, with_port};
+use super::super::{AcceptedClient, with_port};
 use super::{DUAL_ALTERNATIVE, REVERSE_FLOW_ID, agent, plan, send_plan};
+use crate::interop_limits::InteropLimits;
+use crate::interop_state::{IncomingFlow, InteropState};
 use crate::server_state::TestReservation;
-use crate::udp_demux::IncomingFlow;
 
 /// Silence that ends a flow without an end marker: its client was killed, or never sends one. A
 /// client that is stopped for ten seconds goes on with its flow.

@@ -21,17 +21,15 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::super::interop_state::ExpectationGuard;
-use super::super::limits::InteropLimits;
 use super::super::payload::PayloadRing;
 use super::super::test_run::{FLOW_SILENCE_TIMEOUT, IDLE_TIMEOUT, TestRun};
 use super::super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL,
     SendPlan, SequenceStats, UnreachableCounter, receive_datagrams, receive_stream, send_stream,
 };
-use super::super::{AcceptedClient, ExpectedFlow, InteropState, set_tos, with_port};
-use crate::acceptor::canonical;
-use crate::udp_demux::IncomingFlow;
+use super::super::{AcceptedClient, set_tos, with_port};
+use crate::interop_limits::InteropLimits;
+use crate::interop_state::{ExpectationGuard, ExpectedFlow, IncomingFlow, canonical};
 
 /// Time for the client to connect, or to accept connections.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -87,7 +85,11 @@ impl DataSockets {
                     TransportKind::Stream => ExpectedFlow::Connection { port },
                     TransportKind::Datagram => ExpectedFlow::Datagrams { port },
                 };
-                let expectation = InteropState::expect(client, expected, arrival_sender.clone());
+                let expectation = client.server.interop.expect(
+                    client.peer.ip(),
+                    expected,
+                    arrival_sender.clone(),
+                );
                 data.expectations.push(
                     expectation
                         .ok_or_else(|| format!("another test of this client uses port {port}"))?,

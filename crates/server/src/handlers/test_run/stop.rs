@@ -9,9 +9,9 @@ use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::flow_options::FlowRole;
 
-use super::super::OpenFlowEntry;
-use super::super::limits::time_limit_caveat;
 use super::TestRun;
+use crate::interop_limits::time_limit_caveat;
+use crate::interop_state::OpenFlowEntry;
 
 /// Time after the limit at which the test is polled: payload sent behind the limit shows that it
 /// goes on.

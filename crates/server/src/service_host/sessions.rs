@@ -13,8 +13,8 @@ use linerate_record::event::Event;
 use linerate_session::control_connection::ControlStream;
 use linerate_transport::stack_thread::StackThread;
 
-use crate::handlers::InteropState;
-use crate::server::{EventCallback, InteropOptions, ServerOptions};
+use crate::interop_state::InteropState;
+use crate::options::{EventCallback, InteropOptions, ServerOptions};
 use crate::server_session::serve_session;
 use crate::server_stack::ServerStack;
 use crate::server_state::ServerState;

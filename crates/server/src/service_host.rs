@@ -1,5 +1,7 @@
 //! A stack as a host with services, until it is stopped.
 
+mod sessions;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,7 +28,6 @@ use linerate_transport::stack_thread::{
     StackThread, open_stack, stack_facts, stack_warnings, thread_schedule,
 };
 
-use super::sessions;
 use crate::stack_services as services;
 use crate::stack_services::ServiceSpec;
 
