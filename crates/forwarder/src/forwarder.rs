@@ -502,7 +502,7 @@ impl Forwarder {
         routes: &[StreamRoute],
     ) -> Result<(), FrameRunError> {
         let makes_frames = settings.tx_first > 0 || settings.mode.makes_frames();
-        let bytes = settings.frame.bytes;
+        let bytes = settings.mode_settings.frame.bytes;
         for route in routes.iter().filter(|_| makes_frames) {
             let port = &self.ports[route.tx_port as usize];
             let max_bytes = port.capabilities.frame_bytes;

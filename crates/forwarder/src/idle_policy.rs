@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_record::forward::IdleStrategy;
-use linerate_sys::clock;
-use linerate_sys::readiness;
 use linerate_sys::readiness::{EpollSet, Readiness};
+use linerate_sys::{clock, readiness};
 
 /// Maximum time for which a thread waits in the kernel before it checks for a stop.
 const MAX_WAIT: Duration = Duration::from_millis(100);

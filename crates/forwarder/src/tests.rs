@@ -13,7 +13,7 @@ use proptest::prelude::*;
 
 use super::mode::io::Io;
 use super::settings::ForwardSettings;
-use super::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use super::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 use super::{ForwardEvent, Forwarder, FrameMemoryRequest, RunTimes, record, run};
 
 fn urls(texts: &[&str]) -> Vec<PortUrl> {
@@ -335,12 +335,11 @@ fn passes(capacity: usize, steps: &[(u8, usize)]) -> Result<(), TestCaseError> {
                 pool.free_all(&mut burst);
             }
             1 => drop(
-                Io::new(
-                    &NoOptions,
-                    &stream.facts.clone(),
-                    &ForwardSettings::default(),
-                )
-                .step(&mut stream, &mut pool, &memory),
+                Io::new(&NoOptions, &stream.facts.clone(), &ModeSettings::default()).step(
+                    &mut stream,
+                    &mut pool,
+                    &memory,
+                ),
             ),
             _ => drop(drain(&mut pool)),
         }

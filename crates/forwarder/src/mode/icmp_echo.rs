@@ -9,8 +9,7 @@ use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
 use super::mac_swap;
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 
 /// Sends replies on the port that received the request.
 pub struct IcmpEcho {
@@ -86,7 +85,7 @@ impl ForwardMode for IcmpEcho {
     const ABOUT: &'static str = "replies to ARP and ping on the receiving port, drops the rest";
     const REPLIES_ON_RX_PORT: bool = true;
 
-    fn new(_: &NoOptions, facts: &StreamFacts, _: &ForwardSettings) -> Self {
+    fn new(_: &NoOptions, facts: &StreamFacts, _: &ModeSettings) -> Self {
         Self {
             address: facts.address,
         }
