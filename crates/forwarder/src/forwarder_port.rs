@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_packet::frame::MacAddress;
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::facts::{outages_since, xdp_facts};
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{

@@ -2,12 +2,12 @@
 
 use std::str::FromStr;
 
-use linerate_packet::frame::MacAddress;
+use linerate_packet::mac_address::MacAddress;
 use linerate_record::forward::{IdleStrategy, PortTopology};
 use linerate_sys::frames::burst::BURST_FRAMES;
 
-use super::mode_table::ModeSpec;
-use super::stream::{ModeSettings, TransmitRetry};
+use crate::mode_table::ModeSpec;
+use crate::stream::{ModeSettings, TransmitRetry};
 
 /// Settings of a start, as the shell's `set` command changes them.
 #[derive(Clone, Debug, PartialEq)]

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use linerate_packet::frame::{FrameSpec, MacAddress};
+use linerate_packet::frame::FrameSpec;
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::clock;
 use linerate_sys::frames::burst::Burst;

@@ -13,12 +13,12 @@ use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 use linerate_sys::{clock, cpu, tick_clock};
 
-use super::idle_policy::{self, IdleDelay, IdleMethod, IdlePolicy};
-use super::mode::tx_only::TxOnly;
-use super::queue_decorators::{self, DescriptionSender, WorkerTransmit};
-use super::settings::ForwardSettings;
-use super::stream::{ForwardMode, FwdStream, ModeTask, NoOptions, StreamFacts};
-use super::stream_recorder::StreamRecorder;
+use crate::idle_policy::{self, IdleDelay, IdleMethod, IdlePolicy};
+use crate::mode::tx_only::TxOnly;
+use crate::queue_decorators::{self, DescriptionSender, WorkerTransmit};
+use crate::settings::ForwardSettings;
+use crate::stream::{ForwardMode, FwdStream, ModeTask, NoOptions, StreamFacts};
+use crate::stream_recorder::StreamRecorder;
 
 /// Requests to a running thread, and its reports.
 #[derive(Default)]
@@ -559,7 +559,7 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_packet::frame::MacAddress;
+    use linerate_packet::mac_address::MacAddress;
     use linerate_port::{PortUrl, open};
     use linerate_sys::frames::frame_memory::MemoryPlan;
 

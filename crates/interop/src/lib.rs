@@ -1,26 +1,30 @@
 //! Clients for other tools' servers.
 //!
-//! A protocol is one file and one line in [`CLIENT_PROTOCOLS`]. It opens the flows, runs the control
-//! channel, and returns the server's report at the end. Payload moves on the same threads as in our
-//! own tests.
+//! Start at [`run_client`]. A protocol is one file and one line in [`CLIENT_PROTOCOLS`]: it opens
+//! the flows, runs the control channel, and returns the server's report at the end.
+//!
+//! Payload moves on the same threads as in our own tests. The bytes of a protocol are encoded and
+//! decoded in `linerate_protocol`, never here.
 #![forbid(unsafe_code)]
+
+mod run;
+mod setup_context;
+
+mod echo;
+mod iperf2;
+mod iperf3;
+mod nuttcp;
+mod plain;
+mod sockperf;
 
 mod ack_watch;
 mod control_adapter;
 mod control_socket;
 mod detect;
-mod echo;
 mod flow_socket;
-mod iperf2;
-mod iperf3;
-mod nuttcp;
-mod plain;
 mod probe_sockets;
 mod report_command;
 mod round_trips;
-mod run;
-mod setup_context;
-mod sockperf;
 mod ttcp_receiver;
 
 use std::collections::BTreeMap;

@@ -10,7 +10,8 @@ use std::time::Duration;
 use linerate_record::plan::{Direction, Plan};
 use linerate_session::dial::{SourceBinding, connect};
 use linerate_session::error::{MeasureError, split_situation};
-use linerate_session::{local_stack, pace, setup};
+use linerate_session::flow_handle::flow_role;
+use linerate_session::{local_stack, pace};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::FlowOptions;
@@ -19,7 +20,7 @@ use linerate_transport::stack_thread::StackHandle;
 use rustix::io::Errno;
 use socket2::Socket;
 
-use super::flow_socket::FlowSocket;
+use crate::flow_socket::FlowSocket;
 
 /// Timeout of a step of the setup.
 pub const SETUP_TIMEOUT_NS: Nanos = 5_000_000_000;
@@ -61,7 +62,7 @@ impl SetupContext<'_> {
 
     /// Returns the socket options of a flow.
     pub fn flow_options(&self, direction: Direction) -> FlowOptions {
-        let role = setup::flow_role(linerate_record::facts::Role::Client, direction);
+        let role = flow_role(linerate_record::facts::Role::Client, direction);
         let mut options = linerate_transport::flow_options::flow_options(self.plan, role);
         if role == FlowRole::Sender {
             let remote = self.remote.ip();

@@ -27,10 +27,11 @@ use linerate_session::control_connection::{
 use linerate_session::coordinator::Coordinator;
 use linerate_session::cpu_load::CpuLoad;
 use linerate_session::error::MeasureError;
+use linerate_session::flow_handle::flow_role;
 use linerate_session::flow_memory::FlowMemory;
 use linerate_session::loss::{CounterSnapshot, LabNetwork, PathCounters, read_local_counters};
 use linerate_session::record_assembly::{RecordInputs, assemble_record};
-use linerate_session::setup::{AgreedFlow, ReadyWorkers, flow_role};
+use linerate_session::setup::{AgreedFlow, ReadyWorkers};
 use linerate_session::thread_plan::ThreadPlan;
 use linerate_session::{boot_id, descriptor_limit, hello, pace, random, settings, setup};
 use linerate_sys::{clock, cpu};

@@ -16,10 +16,11 @@ use linerate_workload::framing::Framing;
 use linerate_workload::worker::FlowOpening;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::dial::SourceBinding;
-use super::setup::{AgreedFlow, flow_role};
-use super::{checks, pace};
+use crate::dial::SourceBinding;
 use crate::error::MeasureError;
+use crate::flow_handle::flow_role;
+use crate::setup::AgreedFlow;
+use crate::{checks, pace};
 
 /// Checks and resolves what the client can decide before its proposal.
 pub fn resolve_plan(

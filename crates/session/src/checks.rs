@@ -10,13 +10,12 @@ use linerate_record::plan::{
 };
 use linerate_record::record::Caveat;
 use linerate_stats::units::format_bytes;
-use linerate_transport::flow_options::FlowRole;
-use linerate_transport::flow_options::NETSTACK_ONLY_CONGESTION_CONTROL;
+use linerate_transport::flow_options::{FlowRole, NETSTACK_ONLY_CONGESTION_CONTROL};
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
-use super::setup::flow_role;
 use crate::error::MeasureError;
+use crate::flow_handle::flow_role;
 
 /// Rejects a congestion control that this process cannot use.
 ///

@@ -20,23 +20,20 @@ use linerate_sys::{clock, fd_table};
 use linerate_transport::flow_options::FlowRole;
 use linerate_workload::timestamps::ClockOffsets;
 
-use super::agreement::{apply_reply, granted_flows};
-use super::client_doubts::warnings_before;
-use super::control_connection::{ControlConnection, SERVER_SILENCE_TIMEOUT};
-use super::cpu_load::CpuLoad;
-use super::dial::{AddressFamily, SourceBinding, connect};
-use super::local_stack::{LocalStack, try_in_order};
-use super::setup::ReadyWorkers;
-use super::thread_plan::{ThreadPlan, usable_cpus};
-use super::{boot_id, descriptor_limit, hello, pace, random, setup};
+use crate::agreement::{apply_reply, granted_flows};
+use crate::client_doubts::warnings_before;
+use crate::control_connection::{ControlConnection, SERVER_SILENCE_TIMEOUT};
 use crate::coordinator::Coordinator;
+use crate::cpu_load::CpuLoad;
+use crate::dial::{AddressFamily, RETRY_INTERVAL, SourceBinding, connect};
 use crate::error::MeasureError;
 use crate::flow_memory::FlowMemory;
+use crate::local_stack::{LocalStack, try_in_order};
 use crate::loss::{LabNetwork, PathCounters, read_local_counters};
 use crate::record_assembly::{RecordInputs, assemble_record};
-
-/// Pause between attempts with `--retry_timeout`, and the delay until Ctrl-C is noticed.
-pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+use crate::setup::ReadyWorkers;
+use crate::thread_plan::{ThreadPlan, usable_cpus};
+use crate::{boot_id, descriptor_limit, hello, pace, random, setup};
 
 /// Test to request from a server.
 #[derive(Clone, Debug)]

@@ -37,13 +37,13 @@ use linerate_transport::call_times::{CallStats, merge_call_stats};
 use linerate_transport::flow_options::FlowRole;
 use linerate_transport::stack_thread::{stack_warnings as stack_doubts, thread_schedule};
 use linerate_transport::{RunClock, SocketWatch};
-use linerate_workload::flow::{FlowEndResults, FlowShared};
-use linerate_workload::flow_counters::PayloadTotals;
+use linerate_workload::flow::FlowEndResults;
 use linerate_workload::timestamps::{TimestampLog, TimestampPass};
 use linerate_workload::worker::{StartBarrier, WorkerHandle};
 
 use self::exchange::ExchangeState;
 use crate::error::MeasureError;
+use crate::flow_handle::{CounterReading, FlowHandle};
 use crate::flow_memory::FlowMemory;
 use crate::interval_series::MergedSeries;
 use crate::loss::{CounterSnapshot, netstack_counters};
@@ -84,24 +84,6 @@ const WAKE_INTERVAL_AT_END_NS: Nanos = 10_000_000;
 /// some 10 us of CPU time on the 2-core VM, at either side of the signal. Without this bound,
 /// hundreds of threads that are woken whenever one of them ends would do nothing else.
 const WAKE_INTERVAL_PER_THREAD_NS: Nanos = 100_000;
-
-/// Flow as seen by the coordinator.
-pub struct FlowHandle {
-    pub id: u32,
-    pub direction: Direction,
-    pub role: FlowRole,
-    /// State shared with the flow's thread.
-    pub shared: Arc<FlowShared>,
-    /// Observer of its socket, which keeps the descriptor open and closes it on drop.
-    pub socket_watch: Option<SocketWatch>,
-}
-
-/// Finds a flow by number in `flows`, which are sorted by number.
-#[must_use]
-pub fn find_flow(flows: &[FlowHandle], id: u32) -> Option<&FlowHandle> {
-    let index = flows.binary_search_by_key(&id, |flow| flow.id).ok()?;
-    flows.get(index)
-}
 
 /// Coordinator of one end of a run, ready to start.
 pub struct Coordinator<'a> {
@@ -151,14 +133,6 @@ pub struct RunResults {
     pub interrupted: bool,
     /// Error that ended the run before the exchange of results.
     pub failure: Option<MeasureError>,
-}
-
-/// Counters of a flow or a direction at one moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CounterReading {
-    pub totals: PayloadTotals,
-    /// Retransmitted TCP segments.
-    pub retransmits: u64,
 }
 
 struct RunState<'a> {

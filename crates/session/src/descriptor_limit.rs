@@ -11,8 +11,8 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::timestamps::scheduler_tracer;
 use linerate_workload::timestamps::scheduler_tracer::required_resources;
 
-use super::setup::flow_role;
 use crate::error::MeasureError;
+use crate::flow_handle::flow_role;
 use crate::wait_policy;
 
 /// Descriptors beyond those of flows and threads: the wake-up socket pair and kernel files that are

@@ -9,7 +9,6 @@ use linerate_sys::readiness::{Readiness, poll};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::client::RETRY_INTERVAL;
 use crate::error::MeasureError;
 
 /// Address families that may be used.
@@ -91,6 +90,9 @@ impl SourceBinding {
         Ok(())
     }
 }
+
+/// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest connect: two retransmitted SYNs (1 s + 2 s) and 2 s more.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

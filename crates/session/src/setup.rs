@@ -14,10 +14,9 @@ use linerate_record::facts::{HostFacts, Role};
 use linerate_record::plan::{Direction, Plan, RunKind};
 use linerate_sys::locked_memory;
 use linerate_sys::locked_memory::LockedMemory;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::FlowOptions;
 use linerate_transport::payload_pattern::PayloadPattern;
 use linerate_transport::stack_thread::StackThread;
-use linerate_transport::FlowOptions;
 use linerate_workload::flow::FlowShared;
 use linerate_workload::framing::Framing;
 use linerate_workload::worker;
@@ -26,18 +25,9 @@ use linerate_workload::worker::{
 };
 use rustix::io::Errno;
 
-use super::thread_plan::ThreadPlan;
-use crate::coordinator::FlowHandle;
 use crate::error::MeasureError;
-
-/// Returns the role of an end in a direction; directions are named from the client's side.
-#[must_use]
-pub fn flow_role(role: Role, direction: Direction) -> FlowRole {
-    match (role, direction) {
-        (Role::Client, Direction::Send) | (Role::Server, Direction::Receive) => FlowRole::Sender,
-        (Role::Client, Direction::Receive) | (Role::Server, Direction::Send) => FlowRole::Receiver,
-    }
-}
+use crate::flow_handle::{FlowHandle, flow_role};
+use crate::thread_plan::ThreadPlan;
 
 /// Flow that both ends have agreed on, at this end.
 pub struct AgreedFlow {

@@ -5,8 +5,8 @@ use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode}
 use linerate_sys::cpu;
 use linerate_transport::flow_options::FlowRole;
 
-use super::setup::flow_role;
 use crate::error::MeasureError;
+use crate::flow_handle::flow_role;
 use crate::wait_policy;
 use crate::wait_policy::WaitContext;
 

@@ -6,14 +6,13 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use linerate_record::record::ZeroCopyCounts;
-use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
-use linerate_sys::zerocopy;
 use linerate_sys::zerocopy::SplicePipe;
+use linerate_sys::{clock, zerocopy};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::call_times::{CallOutcome, CallRecorder, TransportCall};
-use super::kernel::AlignedBuffer;
+use crate::aligned_buffer::AlignedBuffer;
+use crate::call_times::{CallOutcome, CallRecorder, TransportCall};
 
 /// Send path of a flow whose payload is not copied from user memory.
 pub enum CopyMode {

@@ -1,24 +1,29 @@
 //! Transports: the seam between workloads and the network stack that moves their payload.
 //!
-//! A transport is owned by one thread; there is no lock in its path. Its way of waiting (block,
-//! spin, `poll`, `select`, `epoll`) is chosen when the run starts. Workloads are compiled once for
+//! Start at [`Transport`], which kernel sockets, io_uring and our user-space stack implement. A
+//! transport is owned by one thread; there is no lock in its path. The wait mode (block, spin,
+//! `poll`, `select`, `epoll`) is chosen when the run starts, and workloads are compiled once for
 //! every combination.
+//!
+//! A transport decides neither what is sent nor when: that is the workload's.
 #![forbid(unsafe_code)]
 
-pub mod payload_pattern;
+pub mod flow_options;
 
+mod kernel;
+pub mod netstack;
 pub mod stack_thread;
+mod uring;
 
+mod aligned_buffer;
 pub mod call_times;
 mod copy_mode;
 mod error;
-pub mod flow_options;
-mod kernel;
-pub mod netstack;
+pub mod payload_pattern;
 mod run_clock;
+
 #[cfg(any(test, feature = "test-support"))]
 pub mod test_support;
-mod uring;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -41,8 +46,8 @@ pub use kernel::{
     SocketWatch, SpinWait,
 };
 pub use kernel::{congestion_control, facts_of};
-pub use linerate_sys::packet_timestamps::TxTimestampPoint;
-pub use linerate_sys::readiness::Readiness;
+use linerate_sys::packet_timestamps::TxTimestampPoint;
+use linerate_sys::readiness::Readiness;
 pub use netstack::{
     NetstackTransport, RecordingNetstack, close_reason, connect_timeout_reason,
     to_io_error as stack_error,

@@ -22,12 +22,12 @@ use linerate_sys::clock::Nanos;
 use linerate_sys::{clock, tick_clock};
 use socket_table::{NetstackSocket, SocketTable};
 
-use super::kernel::AlignedBuffer;
-use super::{CallAttempts, RecvMeta};
+use crate::aligned_buffer::AlignedBuffer;
 use crate::stack_thread::background::BackgroundWork;
 use crate::stack_thread::port_driver::PortDriver;
 use crate::stack_thread::stack_facts;
 use crate::stack_thread::stack_service::PayloadCounters;
+use crate::{CallAttempts, RecvMeta};
 pub use recording::RecordingNetstack;
 pub use socket_table::SocketSlot;
 

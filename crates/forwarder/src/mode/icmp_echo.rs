@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use linerate_packet::checksum;
-use linerate_packet::frame::{MacAddress, ipv4_header, network_header};
+use linerate_packet::frame::{ipv4_header, network_header};
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;

@@ -1,8 +1,7 @@
 //! Tests of each mode over rings, with frames written by hand.
 
-use linerate_packet::frame::{
-    FlowAddress, FlowFrames, FrameSpec, MacAddress, is_ipv4_checksum_right,
-};
+use linerate_packet::frame::{FlowAddress, FlowFrames, FrameSpec, is_ipv4_checksum_right};
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue, open};
 use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};

@@ -12,8 +12,9 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::timestamps::TimestampLog;
 use linerate_workload::worker::WorkerHandle;
 
-use super::{DRAIN_TIMEOUT_NS, RunState, find_flow};
+use super::{DRAIN_TIMEOUT_NS, RunState};
 use crate::error::MeasureError;
+use crate::flow_handle::find_flow;
 
 /// Frames handled in one poll: a peer that sends without pause does not stop our clock.
 const MAX_FRAMES_PER_POLL: usize = 64;

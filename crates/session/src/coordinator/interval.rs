@@ -15,8 +15,9 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use linerate_workload::worker::WorkerHandle;
 
-use super::{CounterReading, INTERVAL_GRACE_NS, RunState, find_flow};
+use super::{INTERVAL_GRACE_NS, RunState};
 use crate::error::MeasureError;
+use crate::flow_handle::{CounterReading, find_flow};
 use crate::tcp_info_sums::TcpSums;
 
 /// Average time budget for reading TCP_INFO of one connection, between two reads of all. 10,000

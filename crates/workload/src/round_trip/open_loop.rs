@@ -15,9 +15,9 @@ use linerate_stats::histogram::Histogram;
 use linerate_sys::clock::Nanos;
 use linerate_transport::{MAX_IDLE_NS, Transport};
 
-use super::device_timestamps::{TARGET_CODE_FORMAT, equals_outside};
 use super::in_flight::{OutstandingRequest, OutstandingRequests};
 use super::request_tracker::{RequestTracker, ResponseCheck, write_short_number};
+use crate::device_timestamps::{TARGET_CODE_FORMAT, equals_outside};
 use crate::flow::{FlowEndResults, is_opening_datagram};
 use crate::send_schedule::SendSchedule;
 use crate::{OpenFlow, Progress, SPIN_BEFORE_DEPARTURE_NS, WorkerContext, Workload};
