@@ -378,8 +378,8 @@ impl Forwarder {
             .map_or_else(Vec::new, |chosen_cpus| chosen_cpus.cpus.clone()))
     }
 
-    /// Starts the threads. `flush_quiet` is the time without arrivals after which receive queues count as
-    /// empty.
+    /// Starts the threads. `flush_quiet` is the time without arrivals after which receive queues
+    /// count as empty.
     ///
     /// # Errors
     /// [`FrameRunError`] if the settings do not fit the ports, processors or memory.

@@ -237,8 +237,8 @@ impl ForwarderPort {
         result
     }
 
-    /// Drops the frames in the receive queues until none has arrived for `flush_quiet`; returns their
-    /// number. Ends after [`FLUSH_LIMIT_NS`] on a port that never stops receiving.
+    /// Drops the frames in the receive queues until none has arrived for `flush_quiet`; returns
+    /// their number. Ends after [`FLUSH_LIMIT_NS`] on a port that never stops receiving.
     pub(super) fn flush(&mut self, pool: &mut FramePool, quiet: Duration) -> u64 {
         if self.capabilities.replays {
             return 0;

@@ -77,8 +77,8 @@ impl IdlePolicy {
         matches!(self.method, IdleMethod::Spin)
     }
 
-    /// Idles once, at most until `deadline`, the deadline of the first held frame. `holds_frames` without `deadline`
-    /// means a held frame with an unknown deadline.
+    /// Idles once, at most until `deadline`, the deadline of the first held frame. `holds_frames`
+    /// without `deadline` means a held frame with an unknown deadline.
     pub(super) fn idle(&mut self, from: u64, holds_frames: bool, deadline: Option<u64>) {
         let wake_at = match deadline {
             Some(deadline) if deadline <= from + AWAKE_WITHIN_NS => Some(from),

@@ -1,9 +1,9 @@
 //! Forwarder: poll-mode threads that receive frames from ports and send them to others.
 //!
-//! Start at [`Forwarder`]: it holds open ports. [`Forwarder::start`] assigns their queues to threads
-//! as streams (a receive queue and the transmit queue that its frames go to) and runs one loop per
-//! thread, compiled for each [mode](MODES). [`Forwarder::stop`] takes the queues back and returns
-//! what was moved. [`run`] does both, with events.
+//! Start at [`Forwarder`]: it holds open ports. [`Forwarder::start`] assigns their queues to
+//! threads as streams (a receive queue and the transmit queue that its frames go to) and runs one
+//! loop per thread, compiled for each [mode](MODES). [`Forwarder::stop`] takes the queues back and
+//! returns what was moved. [`run`] does both, with events.
 //!
 //! The loop never counts frames: the counters of the queues are read meanwhile. The kinds of ports
 //! are in `linerate_port`.

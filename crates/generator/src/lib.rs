@@ -1,8 +1,8 @@
 //! Packet generator: sends frames made from a template or taken from a capture at a rate, and
 //! identifies the frames that arrive by number, flow and send time.
 //!
-//! Start at [`run()`]: [`GeneratorPorts`] are opened once, and it is called for each run of a series.
-//! [`record()`] makes the record of a run. [`capacity`] searches the throughput (RFC 2544).
+//! Start at [`run()`]: [`GeneratorPorts`] are opened once, and it is called for each run of a
+//! series. [`record()`] makes the record of a run. [`capacity`] searches the throughput (RFC 2544).
 //!
 //! The contents of frames are defined by `linerate_packet::template`, never here.
 #![forbid(unsafe_code)]

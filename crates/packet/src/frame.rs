@@ -150,8 +150,8 @@ impl FlowFrames {
         self.headers.len() as u32
     }
 
-    /// Writes the headers of a flow below [`FlowFrames::flows`] into a slot that already holds a frame
-    /// of its length.
+    /// Writes the headers of a flow below [`FlowFrames::flows`] into a slot that already holds a
+    /// frame of its length.
     #[inline]
     pub fn write_headers(&self, slot: &mut [u8], flow: u32) {
         slot[..HEADERS_BYTES].copy_from_slice(&self.headers[flow as usize]);
@@ -212,6 +212,7 @@ pub fn ipv4_header(frame: &[u8]) -> Option<Range<usize>> {
 }
 
 /// Writes the checksum of the IPv4 header; returns false if the frame has none.
+#[inline]
 pub fn write_ipv4_checksum(frame: &mut [u8]) -> bool {
     let Some(header) = ipv4_header(frame) else {
         return false;
@@ -224,6 +225,7 @@ pub fn write_ipv4_checksum(frame: &mut [u8]) -> bool {
 }
 
 /// Returns whether the checksum of the IPv4 header is right: its words sum to all ones (RFC 1071).
+#[inline]
 #[must_use]
 pub fn is_ipv4_checksum_right(frame: &[u8]) -> Option<bool> {
     Some(checksum::sum(&frame[ipv4_header(frame)?]) == u16::MAX)

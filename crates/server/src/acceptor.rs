@@ -16,7 +16,7 @@ use linerate_protocol::sniff::{Classification, PROTOCOLS, ProtocolMatch, Transpo
 use linerate_protocol::{control, unrelated_protocol};
 use linerate_record::event::{Event, EventKind};
 use linerate_record::plan::TransportProtocol;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 use linerate_sys::{clock, fd_table};
 use mio::net::{TcpListener, TcpStream as MioStream, UdpSocket};
@@ -458,7 +458,7 @@ impl Acceptor {
             Err(error) => (self.server.emit)(Event {
                 test: 0,
                 kind: EventKind::Failed {
-                    problem: MeasureError::system("new thread", error).problem(),
+                    problem: SessionError::system("new thread", error).problem(),
                 },
             }),
         }

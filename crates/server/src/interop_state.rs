@@ -186,8 +186,8 @@ impl InteropState {
         lock(&self.guard).allows_replies_to(address.to_canonical())
     }
 
-    /// Reads the connected networks again once they are older than [`NETWORKS_MAX_AGE_NS`]: an interface
-    /// may have come up.
+    /// Reads the connected networks again once they are older than [`NETWORKS_MAX_AGE_NS`]: an
+    /// interface may have come up.
     fn refresh_networks(&self) {
         let now = clock::now();
         let read = self.networks_read_ns.load(Relaxed);

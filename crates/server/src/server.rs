@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_record::event::{Event, EventKind};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::loss::LabNetwork;
 use linerate_sys::fd_table;
 use linerate_workload::timestamps::scheduler_tracer;
@@ -33,8 +33,8 @@ impl Server {
     /// Binds TCP and UDP sockets to the server's port and to the additional ones.
     ///
     /// # Errors
-    /// [`MeasureError::PortInUse`], or an invalid address or interface.
-    pub fn bind(options: &ServerOptions) -> Result<Self, MeasureError> {
+    /// [`SessionError::PortInUse`], or an invalid address or interface.
+    pub fn bind(options: &ServerOptions) -> Result<Self, SessionError> {
         fd_table::raise_open_file_limit();
         scheduler_tracer::cache_tracepoint_ids();
         Ok(Self {
@@ -82,7 +82,7 @@ impl Server {
     ///
     /// # Errors
     /// The error that ended the single test, or errors of the listening sockets.
-    pub fn run(self, stop: Arc<AtomicBool>, emit: EventCallback) -> Result<(), MeasureError> {
+    pub fn run(self, stop: Arc<AtomicBool>, emit: EventCallback) -> Result<(), SessionError> {
         emit(Event {
             test: 0,
             kind: EventKind::Ready {
@@ -110,11 +110,11 @@ impl Server {
         let server = ServerState::new(options, emit, stop, self.network).with_interop(interop);
         let server = Arc::new(server);
         let mut acceptor = Acceptor::new(self.listeners, Arc::clone(&server))
-            .map_err(|error| MeasureError::system("listening", error))?;
+            .map_err(|error| SessionError::system("listening", error))?;
         while !server.stop.load(Relaxed) && !server.finished.load(Relaxed) {
             acceptor
                 .poll_once()
-                .map_err(|error| MeasureError::system("listening", error))?;
+                .map_err(|error| SessionError::system("listening", error))?;
         }
         acceptor.close();
         let failure = server.failure.lock().expect("no holder panics").take();

@@ -14,7 +14,7 @@ use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_record::plan::TransportProtocol;
 use linerate_session::descriptor_limit;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::loss::LabNetwork;
 use linerate_session::settings::RemoteTuning;
 use linerate_stack::SocketId;
@@ -78,7 +78,7 @@ pub struct ServerState {
     /// Set when the single test has ended.
     pub finished: AtomicBool,
     /// Error that ended the single test.
-    pub failure: Mutex<Option<MeasureError>>,
+    pub failure: Mutex<Option<SessionError>>,
     announced_flows: Mutex<HashMap<FlowToken, AnnouncedFlow>>,
     /// Session permits in use: control connections that have not started a test.
     session_permits: AtomicUsize,
@@ -217,7 +217,7 @@ impl ServerState {
     /// may start its next test at once.
     ///
     /// # Errors
-    /// As [`ServerState::claim`].
+    /// As [`ServerState::reserve_test`].
     pub fn wait_for_test(self: &Arc<Self>) -> Result<TestReservation, TestRejection> {
         let deadline = Instant::now() + TEST_END_TIMEOUT;
         loop {

@@ -1,8 +1,8 @@
 //! Coordinator of one end of a run, from the start to the exchange of results.
 //!
 //! Both ends do the same here: they keep the time, report intervals, send their totals and exchange
-//! results. The threads that move payload are [`worker`](linerate_workload::worker)s; their results become figures
-//! in [`results`](crate::results).
+//! results. The threads that move payload are [`worker`](linerate_workload::worker)s; their results
+//! become figures in [`result_builder`](crate::result_builder).
 
 mod control_channel;
 mod exchange;
@@ -42,7 +42,7 @@ use linerate_workload::timestamps::{TimestampLog, TimestampPass};
 use linerate_workload::worker::{StartBarrier, WorkerHandle};
 
 use self::exchange::ExchangeState;
-use crate::error::MeasureError;
+use crate::error::SessionError;
 use crate::flow_handle::{CounterReading, FlowHandle};
 use crate::flow_memory::FlowMemory;
 use crate::interval_series::MergedSeries;
@@ -132,7 +132,7 @@ pub struct RunResults {
     /// Stopped early by a user at either end.
     pub interrupted: bool,
     /// Error that ended the run before the exchange of results.
-    pub failure: Option<MeasureError>,
+    pub failure: Option<SessionError>,
 }
 
 struct RunState<'a> {
@@ -289,7 +289,7 @@ impl ResultTimeout {
 }
 
 impl RunState<'_> {
-    fn run_loop(&mut self) -> Result<(), MeasureError> {
+    fn run_loop(&mut self) -> Result<(), SessionError> {
         loop {
             self.receive_frames()?;
             let now = clock::now();
@@ -304,7 +304,7 @@ impl RunState<'_> {
                 let timeout = Duration::from_nanos(wake_up_ns.saturating_sub(now));
                 let has_waited =
                     readiness::poll(&self.coordinator.worker_ended, Readiness::Receive, timeout);
-                has_waited.map_err(|error| MeasureError::system("poll", error))?;
+                has_waited.map_err(|error| SessionError::system("poll", error))?;
             } else {
                 self.coordinator.control.send_heartbeat()?;
                 self.coordinator.control.flush()?;
@@ -373,13 +373,13 @@ impl RunState<'_> {
     }
 
     /// Ends the run before its time and notifies the other end.
-    fn stop_early(&mut self, now: Nanos, why: String) -> Result<(), MeasureError> {
+    fn stop_early(&mut self, now: Nanos, why: String) -> Result<(), SessionError> {
         self.exchange.stop_exchanged = true;
         self.interrupt(now);
         self.send(StopFrame { reason: why })
     }
 
-    fn handle_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn handle_time(&mut self, now: Nanos) -> Result<(), SessionError> {
         if self.coordinator.stop_requested.load(Relaxed) && !self.exchange.stop_exchanged {
             self.stop_early(now, "interrupted".to_owned())?;
         }
@@ -493,7 +493,7 @@ impl RunState<'_> {
     }
 
     /// Passes the number of rejected datagrams to the control channel, early in the run.
-    fn check_rejected_datagrams(&self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_rejected_datagrams(&self, now: Nanos) -> Result<(), SessionError> {
         // After the start phase, a lost peer ends the run with the figures that exist.
         let is_early = now < self.timeline.start_ns.saturating_add(REJECTION_WINDOW_NS);
         let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
@@ -510,7 +510,7 @@ impl RunState<'_> {
     }
 
     /// Aborts a run that makes no progress any more.
-    fn check_stall(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_stall(&mut self, now: Nanos) -> Result<(), SessionError> {
         let bytes = self
             .coordinator
             .flows
@@ -554,7 +554,7 @@ impl RunState<'_> {
             .as_ref()
             .map(|&(_, sent_ns)| sent_ns);
         if sent_ns.is_some_and(times_out) {
-            return Err(MeasureError::PeerLost {
+            return Err(SessionError::PeerLost {
                 peer: self.coordinator.control.peer(),
                 reason: "it responds, but sends no results".to_owned(),
             });
@@ -660,7 +660,7 @@ impl RunState<'_> {
     }
 
     /// Ends the threads after a failure, and returns all results.
-    fn finish(mut self, failure: Option<MeasureError>) -> RunResults {
+    fn finish(mut self, failure: Option<SessionError>) -> RunResults {
         if failure.is_some() {
             self.coordinator.barrier.phase.abort();
             // A receiver's figures do not cover the time after the failure.

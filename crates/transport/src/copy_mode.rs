@@ -95,11 +95,13 @@ impl ZeroCopySends {
     }
 
     /// Returns whether all sends are completed.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0
     }
 
     /// Returns the buffer of the next datagrams, unless the kernel still reads from it.
+    #[inline]
     pub fn next_buffer(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let number = self.next as usize % SEND_BUFFERS;
         if self.busy[number] {

@@ -243,7 +243,8 @@ pub trait WorkerTransport: Transport + Sized {
     /// targets.
     ///
     /// # Errors
-    /// The error of the first connection that fails; `Interrupted` when `is_cancelled` returns true.
+    /// The error of the first connection that fails; `Interrupted` when `is_cancelled` returns
+    /// true.
     fn connect_many(
         &mut self,
         targets: &[(SocketAddr, &FlowOptions)],
@@ -444,8 +445,8 @@ pub trait Transport {
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>>;
 
-    /// Receives at most `buffer` bytes of the stream and passes them to `take`; an empty slice is the
-    /// end of the stream.
+    /// Receives at most `buffer` bytes of the stream and passes them to `take`; an empty slice is
+    /// the end of the stream.
     fn tcp_receive<R>(
         &mut self,
         socket: Self::Socket,
@@ -509,9 +510,9 @@ pub trait Transport {
     /// datagrams of the remote end do not meet a closed port.
     fn deregister(&mut self, socket: Self::Socket);
 
-    /// Registers a socket under a key, level-triggered: [`Self::wait_ready`] returns the key whenever
-    /// the socket is ready. Returns false when this transport does not support registration. Either
-    /// all sockets are registered or none.
+    /// Registers a socket under a key, level-triggered: [`Self::wait_ready`] returns the key
+    /// whenever the socket is ready. Returns false when this transport does not support
+    /// registration. Either all sockets are registered or none.
     ///
     /// # Errors
     /// The error of the stack.
@@ -524,8 +525,8 @@ pub trait Transport {
         Ok(false)
     }
 
-    /// Registers a socket under a key, edge-triggered: [`Self::wait_ready`] returns the key once for
-    /// each change (connected, data received, send space available) and once for the present
+    /// Registers a socket under a key, edge-triggered: [`Self::wait_ready`] returns the key once
+    /// for each change (connected, data received, send space available) and once for the present
     /// state.
     ///
     /// # Errors

@@ -111,8 +111,7 @@ impl<'a, S: Copy> FlowRecorder<'a, S> {
     }
 
     /// Called when nothing arrived. Where a separate call waits, a returned timestamp ends that
-    /// wait
-    /// and every further one until it is read.
+    /// wait and every further one until it is read.
     fn on_starved<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
         if self.drains_in_waits {
             self.drain_timestamps(transport)?;

@@ -131,8 +131,8 @@ impl StartBarrier {
         self.changed.notify_all();
     }
 
-    /// Waits for the start; `None` when the run was cancelled. Calls `poll_background` meanwhile, which
-    /// returns whether the transport needs background polls.
+    /// Waits for the start; `None` when the run was cancelled. Calls `poll_background` meanwhile,
+    /// which returns whether the transport needs background polls.
     fn wait(&self, mut poll_background: impl FnMut() -> bool) -> Option<RunClock> {
         let mut state = self.state.lock().expect("no holder panics");
         loop {

@@ -24,7 +24,7 @@ use linerate_server::options::ServerOptions;
 use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
@@ -347,7 +347,7 @@ impl DemoHosts {
         client: &Client,
         stop: &AtomicBool,
         emit: &mut (dyn FnMut(EventKind) + Send),
-    ) -> Result<(Record, Option<MeasureError>), CommandFailure> {
+    ) -> Result<(Record, Option<SessionError>), CommandFailure> {
         let outcome = match self {
             Self::Lab(lab) => {
                 // Without it, loss points are less exact.

@@ -1,9 +1,9 @@
 //! Server side of other tools' protocols.
 //!
 //! The acceptor classifies a client by its first bytes and hands the connection or flow to the
-//! [`ProtocolHandler`] of that protocol. Each test has a thread that keeps its time and emits its events
-//! ([`test_run`]), and workers that move its payload ([`worker`]). State shared by all tests is in
-//! [`InteropState`](crate::interop_state).
+//! [`ProtocolHandler`] of that protocol. Each test has a thread that keeps its time and emits its
+//! events ([`test_run`]), and workers that move its payload ([`worker`]). State shared by all tests
+//! is in [`InteropState`](crate::interop_state).
 //!
 //! A new protocol is one file and one line in [`HANDLERS`].
 
@@ -31,7 +31,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linerate_protocol::sniff::{Classification, TransportKind, classify};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 use linerate_workload::probes::is_probe;
 use socket2::{Domain, Socket};
@@ -124,9 +124,9 @@ impl AcceptedClient {
 }
 
 /// Returns the reason that ended a control connection, without the peer's address.
-fn failure_reason(error: &MeasureError) -> String {
+fn failure_reason(error: &SessionError) -> String {
     match error {
-        MeasureError::PeerLost { reason, .. } => reason.clone(),
+        SessionError::PeerLost { reason, .. } => reason.clone(),
         error => {
             let problem = error.problem();
             format!("{}: {}", problem.situation, problem.next_step)

@@ -1,6 +1,5 @@
 //! Sessions of the linerate service on a stack. Each session has a thread for its control
-//! connection,
-//! while the thread that owns the stack moves its payload.
+//! connection, while the thread that owns the stack moves its payload.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -31,8 +30,7 @@ pub struct LinerateService {
 }
 
 /// Prepares the context of the services, and the linerate service if it is among them. Events of
-/// its
-/// tests, and rejections of all services, go to `events`.
+/// its tests, and rejections of all services, go to `events`.
 pub fn prepare(
     services: &[ServiceSpec],
     allow: &[IpNetwork],

@@ -339,8 +339,7 @@ impl OutgoingFlow {
 }
 
 /// Returns whether a flow may be sent to the client that requests it. Its address may be forged,
-/// and the
-/// flow is far larger than the request. A rejection is logged.
+/// and the flow is far larger than the request. A rejection is logged.
 fn is_send_permitted(
     stack: &Stack,
     interop: &InteropState,

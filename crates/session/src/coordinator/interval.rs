@@ -16,7 +16,7 @@ use linerate_workload::flow_counters::PayloadTotals;
 use linerate_workload::worker::WorkerHandle;
 
 use super::{INTERVAL_GRACE_NS, RunState};
-use crate::error::MeasureError;
+use crate::error::SessionError;
 use crate::flow_handle::{CounterReading, find_flow};
 use crate::tcp_info_sums::TcpSums;
 
@@ -58,7 +58,7 @@ impl RunState<'_> {
         &mut self,
         slot_end_ns: Nanos,
         now: Nanos,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), SessionError> {
         let mut slot_end_ns = slot_end_ns;
         // Late by complete intervals: they are merged under the number of the last.
         while let Some(next) = self.timeline.interval_end(slot_end_ns) {
@@ -82,7 +82,7 @@ impl RunState<'_> {
     }
 
     /// Sends this end's halves of the interval that ends now, and adds them to the series.
-    fn report_interval(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
+    fn report_interval(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), SessionError> {
         for direction in [Direction::Send, Direction::Receive] {
             let Some(interval) = self.local_interval(direction, end_ns) else {
                 continue;
@@ -246,7 +246,7 @@ impl RunState<'_> {
     }
 
     /// Closes the last interval: shorter than the others, or longer by the drain time.
-    pub(super) fn close_last_interval(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    pub(super) fn close_last_interval(&mut self, now: Nanos) -> Result<(), SessionError> {
         if self.timeline.interval_ns.is_none() {
             return Ok(());
         }

@@ -170,8 +170,7 @@ impl<'a> RequestTracker<'a> {
     }
 
     /// Returns whether a response is no longer awaited because the run is over. An interrupted run
-    /// does
-    /// not wait; at the regular end the usual timeout applies, up to a limit.
+    /// does not wait; at the regular end the usual timeout applies, up to a limit.
     pub fn stops_waiting(&self, sent_ns: Nanos, now: Nanos) -> bool {
         let phase = self.worker.phase;
         let wait_ns = self.timeout_ns.min(MAX_DRAIN_NS);

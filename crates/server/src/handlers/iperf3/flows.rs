@@ -9,7 +9,7 @@ use linerate_protocol::iperf3::{
     COOKIE_BYTES, CounterWidth, Iperf3Direction, Iperf3Flow, Iperf3Params, Iperf3Transport,
 };
 use linerate_record::plan::{Direction, Plan, RunKind};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::flow_options::FlowRole;
@@ -105,7 +105,7 @@ pub fn begin_flow(
     params: &Iperf3Params,
     flow: Iperf3Flow,
     incoming: IncomingFlow,
-) -> Result<(), MeasureError> {
+) -> Result<(), SessionError> {
     let IncomingFlow {
         socket,
         early_datagrams: early,
