@@ -81,7 +81,7 @@ pub fn start_workers(
         .set_nonblocking(true)
         .map_err(system("socket pair"))?;
     let wake_up = Arc::new(wake_up);
-    let cancel_guard = CancelOnDrop::new();
+    let cancel_guard = CancelOnDrop::default();
     let (reporter, reports) = mpsc::channel();
     let mut handles: Vec<FlowHandle> = Vec::new();
     let mut workers = Vec::new();

@@ -152,15 +152,10 @@ impl StartBarrier {
 }
 
 /// Cancels the run on drop: after an early return, a panic, or the end of the run.
+#[derive(Default)]
 pub struct CancelOnDrop(Arc<StartBarrier>);
 
 impl CancelOnDrop {
-    /// Creates a barrier that is closed.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(Arc::default())
-    }
-
     /// Returns the barrier.
     #[must_use]
     pub fn barrier(&self) -> &Arc<StartBarrier> {
