@@ -6,7 +6,7 @@ use linerate_port::{FrameRunError, PortError};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_report::ReportError;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_transport::TransportError;
 
 /// A failed command.
@@ -38,12 +38,12 @@ impl CommandFailure {
 
 impl From<TransportError> for CommandFailure {
     fn from(error: TransportError) -> Self {
-        MeasureError::from(error).into()
+        SessionError::from(error).into()
     }
 }
 
-impl From<MeasureError> for CommandFailure {
-    fn from(error: MeasureError) -> Self {
+impl From<SessionError> for CommandFailure {
+    fn from(error: SessionError) -> Self {
         Self {
             problem: error.problem(),
             code: error.exit_code(),

@@ -14,7 +14,7 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_port::{DeviceRequest, PortUrl, TapChanges, has_carrier, interface_use};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_tune::TuneError;
 use linerate_tune::guard::{RollbackGuard, SettingKey, SettingKind};
 use linerate_tune::journal::state_dir;
@@ -252,7 +252,7 @@ impl PortDevice {
         // Without a carrier, the first frames would be lost.
         let links = (is_changed && had_carrier).then(|| name.clone());
         match carrier::wait_for_carrier(links.as_slice(), &self.stop, |text| output.warn(text)) {
-            CarrierWait::Stopped => Err(MeasureError::Interrupted.into()),
+            CarrierWait::Stopped => Err(SessionError::Interrupted.into()),
             CarrierWait::Ready | CarrierWait::TimedOut => Ok(()),
         }
     }

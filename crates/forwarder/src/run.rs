@@ -290,7 +290,7 @@ pub fn plan(
     plan.streams = u32::try_from(routes.len()).unwrap_or(u32::MAX);
     plan.duration_ns = times.duration.map(nanos);
     plan.interval_ns = Some(nanos(times.interval));
-    plan.payload_bytes = settings.frame.bytes.into();
+    plan.payload_bytes = settings.mode_settings.frame.bytes.into();
     plan.stack = linerate_record::plan::PerEnd::same("port".to_owned());
     plan.forward = Some(Box::new(forward_plan(
         names,
@@ -313,11 +313,11 @@ fn forward_plan(
         topology: settings.topology,
         burst: u32::try_from(settings.burst).unwrap_or(u32::MAX),
         tx_first: settings.tx_first,
-        frame_bytes: settings.frame.bytes.into(),
+        frame_bytes: settings.mode_settings.frame.bytes.into(),
         idle: settings.idle,
         flush: settings.flush,
         retries: settings.retry.map(|retry| retry.times),
-        seed: settings.seed,
+        seed: settings.mode_settings.seed,
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linerate_session::dial::{SourceBinding, connect};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::local_stack;
 use linerate_sys::clock;
 use linerate_transport::stack_thread::StackHandle;
@@ -40,8 +40,8 @@ impl<'a> ProbeSockets<'a> {
     /// the stack carries.
     ///
     /// # Errors
-    /// Error of the connect; [`MeasureError::Refused`] if no program listens.
-    pub fn connect(&self, address: SocketAddr) -> Result<Socket, MeasureError> {
+    /// Error of the connect; [`SessionError::Refused`] if no program listens.
+    pub fn connect(&self, address: SocketAddr) -> Result<Socket, SessionError> {
         let Some(stack) = self.stack else {
             return connect(address, self.local, self.stop).map(Socket::from);
         };
@@ -55,8 +55,8 @@ impl<'a> ProbeSockets<'a> {
     ///
     /// # Errors
     /// Error of the socket.
-    pub fn open_udp(&self, address: SocketAddr) -> Result<ProbeSocket<'a>, MeasureError> {
-        let system = |error| MeasureError::system("a UDP socket", error);
+    pub fn open_udp(&self, address: SocketAddr) -> Result<ProbeSocket<'a>, SessionError> {
+        let system = |error| SessionError::system("a UDP socket", error);
         let socket = match self.stack {
             None => {
                 let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None);

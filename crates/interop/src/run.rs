@@ -17,7 +17,7 @@ use linerate_session::client::Client;
 use linerate_session::coordinator::Coordinator;
 use linerate_session::cpu_load::CpuLoad;
 use linerate_session::dial::{AddressFamily, SourceBinding};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::flow_memory::FlowMemory;
 use linerate_session::local_stack::LocalStack;
 use linerate_session::loss::{LabNetwork, PathCounters, read_local_counters};
@@ -52,7 +52,7 @@ pub fn run_client(
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<(Record, Option<MeasureError>), MeasureError> {
+) -> Result<(Record, Option<SessionError>), SessionError> {
     if client.plan.peer_protocol.is_none() {
         return client.run_in_network(network, stop, emit);
     }
@@ -75,7 +75,7 @@ fn run(
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
+) -> Result<Option<(Record, Option<SessionError>)>, SessionError> {
     fd_table::raise_open_file_limit();
     let local = SourceBinding::parse(client.plan.bind.as_deref())?;
     let local_stack = LocalStack::start(&client.plan)?;
@@ -86,10 +86,10 @@ fn run(
             Err(error) if error.may_pass() && started.elapsed() < client.retry_timeout => {
                 std::thread::sleep(RETRY_INTERVAL);
                 if stop.load(Relaxed) {
-                    return Err(MeasureError::Interrupted);
+                    return Err(SessionError::Interrupted);
                 }
             }
-            Err(MeasureError::ConnectionRefused { address }) => {
+            Err(SessionError::ConnectionRefused { address }) => {
                 return Err(connection_refused(client, address));
             }
             outcome => {
@@ -101,7 +101,7 @@ fn run(
 }
 
 /// Returns the error for a closed port, with the server to start.
-fn connection_refused(client: &Client, address: SocketAddr) -> MeasureError {
+fn connection_refused(client: &Client, address: SocketAddr) -> SessionError {
     let protocol = client.plan.peer_protocol.as_deref().unwrap_or(AUTO);
     protocol_error(
         address,
@@ -118,7 +118,7 @@ fn resolve_server(
     local_stack: &LocalStack,
     local: &SourceBinding,
     stop: &AtomicBool,
-) -> Result<Option<(&'static ClientProtocolSpec, SocketAddr)>, MeasureError> {
+) -> Result<Option<(&'static ClientProtocolSpec, SocketAddr)>, SessionError> {
     if ttcp_receiver::waits_for_sender(&client.plan) {
         let ipv6 =
             client.family == AddressFamily::V6 || local.address.is_some_and(|ip| ip.is_ipv6());
@@ -143,7 +143,7 @@ fn resolve_server(
             }
         }
     } else {
-        client_protocol(name).ok_or_else(|| MeasureError::Unsupported {
+        client_protocol(name).ok_or_else(|| SessionError::Unsupported {
             option: format!("--peer {name}"),
             why: "no such protocol".to_owned(),
             next_step: "see `linerate throughput --help` for the list".to_owned(),
@@ -160,7 +160,7 @@ fn run_attempt(
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
+) -> Result<Option<(Record, Option<SessionError>)>, SessionError> {
     let Some((spec, remote)) = resolve_server(client, local_stack, local, stop)? else {
         return Ok(None);
     };
@@ -171,7 +171,7 @@ fn run_attempt(
         return Err(rejection.to_error(spec.name));
     }
     if client.key.is_some() {
-        return Err(MeasureError::Unsupported {
+        return Err(SessionError::Unsupported {
             option: format!("--key with --peer {}", spec.name),
             why: "other programs have no proof of a shared key".to_owned(),
             next_step: "leave it out".to_owned(),
@@ -244,7 +244,7 @@ fn run_attempt(
         flows,
         &mut || {
             if stop.load(Relaxed) {
-                return Err(MeasureError::Interrupted);
+                return Err(SessionError::Interrupted);
             }
             driver.poll(linerate_sys::clock::now())
         },
@@ -292,7 +292,7 @@ fn run_attempt(
         stop,
     )?;
     let _cpu_load = CpuLoad::start(plan.round_trip.load_threads.client)
-        .map_err(|error| MeasureError::system("new thread", error))?;
+        .map_err(|error| SessionError::system("new thread", error))?;
     let started = Timestamp::now();
     let mut results = Coordinator {
         role: Role::Client,
@@ -361,7 +361,7 @@ fn run_attempt(
             Err(cause) => {
                 let caveat = Caveat::new("far-report-failed", cause.to_string());
                 test.local_results.caveats.push(caveat);
-                report_failure = Some(MeasureError::ReportCommand(cause.report()));
+                report_failure = Some(SessionError::ReportCommand(cause.report()));
             }
         }
     }
@@ -389,7 +389,7 @@ fn no_response_error(
     remote: SocketAddr,
     plan: &Plan,
     results: &linerate_protocol::control::EndResults,
-) -> Option<MeasureError> {
+) -> Option<SessionError> {
     let mut flows = results.streams.iter();
     let none = flows.all(|flow| flow.stream.summary.round_trips.unwrap_or(0) == 0);
     (plan.kind == RunKind::Latency && none).then(|| {
@@ -404,7 +404,7 @@ fn no_response_error(
 fn rejected_datagrams_error(
     remote: SocketAddr,
     results: &linerate_protocol::control::EndResults,
-) -> Option<MeasureError> {
+) -> Option<SessionError> {
     let senders = results
         .streams
         .iter()
@@ -414,7 +414,7 @@ fn rejected_datagrams_error(
 }
 
 /// Returns the error for a broken flow: the server rejected it or has gone.
-fn broken_flow_error(remote: SocketAddr, caveats: &[Caveat]) -> Option<MeasureError> {
+fn broken_flow_error(remote: SocketAddr, caveats: &[Caveat]) -> Option<SessionError> {
     let broken = caveats.iter().find(|caveat| caveat.id == "stream-broken")?;
     let text = &broken.reason;
     Some(protocol_error(

@@ -8,7 +8,7 @@ use linerate_sys::perf_events::{Tracepoint, TracepointRecorder, find_tracepoint_
 use linerate_sys::{cpu, scheduling, socket};
 use socket2::{Domain, Socket, Type};
 
-use super::server::{GRANTS, Grant};
+use crate::options::{GRANTS, Grant};
 
 /// Returns a warning for each grant that this process cannot honour, with the privilege it lacks.
 pub fn unprivileged(grants: &[Grant]) -> Vec<Caveat> {

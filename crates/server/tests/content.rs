@@ -12,7 +12,7 @@ use linerate_record::plan::{
     CopyModes, Direction, PerEnd, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol,
     UdpOffload,
 };
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 fn plan(port: u16, protocol: TransportProtocol) -> Plan {
     let mut plan = Plan::new(RunKind::Throughput, protocol, "127.0.0.1");
@@ -214,7 +214,7 @@ fn streams_go_around_copies() {
                 let context = format!("{send:?} {receive:?} {wait}");
                 let record = match try_run(plan) {
                     Ok(record) => record,
-                    Err(error @ MeasureError::OptionRejected { .. }) => {
+                    Err(error @ SessionError::OptionRejected { .. }) => {
                         println!("not to be had here: {error}");
                         continue;
                     }

@@ -18,7 +18,7 @@ use linerate_lab::{Lab, LabError, Topology};
 use linerate_protocol::sniff::TransportKind;
 use linerate_record::plan::{Direction, RunKind};
 use linerate_record::record::Record;
-use linerate_server::server::{InteropOptions, ServerOptions};
+use linerate_server::options::{InteropOptions, ServerOptions};
 use serde_json::Value;
 
 /// Returns whether a reference program is installed; prints a note if not.

@@ -18,10 +18,10 @@ use linerate_protocol::iperf2::datagram::HEADER_BYTES;
 use linerate_protocol::iperf2::{Iperf2Direction, Iperf2Settings};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::Record;
-use linerate_server::server::InteropOptions;
+use linerate_server::options::InteropOptions;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 /// Memory that so many connections may add to this process, at both ends: the bound is 64 MiB of
 /// pending connections and 128 tests of unvalidated clients.
@@ -303,7 +303,7 @@ fn ctrl_c_works_while_an_iperf3_server_is_silent() {
     });
     // Without the check for a stop, the error would be the server's silence.
     let error = run_client(&client, None, &stop, &mut |_| {}).unwrap_err();
-    assert!(matches!(error, MeasureError::Interrupted), "{error}");
+    assert!(matches!(error, SessionError::Interrupted), "{error}");
     finger.join().unwrap();
     // The client announces that it stops.
     assert_eq!(server.join().unwrap(), [12]);

@@ -16,24 +16,25 @@ use linerate_workload::framing::Framing;
 use linerate_workload::worker::FlowOpening;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::dial::SourceBinding;
-use super::setup::{AgreedFlow, flow_role};
-use super::{checks, pace};
-use crate::error::MeasureError;
+use crate::dial::SourceBinding;
+use crate::error::SessionError;
+use crate::flow_handle::flow_role;
+use crate::setup::AgreedFlow;
+use crate::{checks, pace};
 
 /// Checks and resolves what the client can decide before its proposal.
 pub fn resolve_plan(
     plan: &mut Plan,
     server: SocketAddr,
     local: &SourceBinding,
-) -> Result<Option<Caveat>, MeasureError> {
+) -> Result<Option<Caveat>, SessionError> {
     plan.forced_buffers.client = checks::check_socket_options(plan, Role::Client, true)?;
     checks::check_wait(plan, Role::Client)?;
     checks::check_copy_mode(plan, Role::Client)?;
     if let Some(group) = &plan.round_trip.group
         && group.address.is_ipv4() != server.ip().to_canonical().is_ipv4()
     {
-        return Err(MeasureError::OptionRejected {
+        return Err(SessionError::OptionRejected {
             option: format!("--multicast {group}"),
             why: format!(
                 "the group and the server ({}) are of different address families",
@@ -76,7 +77,7 @@ pub fn resolve_plan(
                 offload.gro.get_or_insert(true);
             }
             if plan.payload_bytes > max_payload && offload.gso == Some(true) {
-                return Err(MeasureError::OptionRejected {
+                return Err(SessionError::OptionRejected {
                     option: "--offload gso".to_owned(),
                     why: format!(
                         "a datagram of {} B does not fit one packet on this path",
@@ -93,12 +94,12 @@ pub fn resolve_plan(
 }
 
 /// Returns the largest UDP payload in bytes that fits one packet on the path to `server`.
-fn max_packet_payload(server: SocketAddr, local: &SourceBinding) -> Result<u64, MeasureError> {
+fn max_packet_payload(server: SocketAddr, local: &SourceBinding) -> Result<u64, SessionError> {
     /// IPv4 header without options, and UDP header.
     const UDP_V4_HEADER_BYTES: u32 = 20 + 8;
     /// IPv6 header without extensions, and UDP header.
     const UDP_V6_HEADER_BYTES: u32 = 40 + 8;
-    let system = |error| MeasureError::system("path MTU", error);
+    let system = |error| SessionError::system("path MTU", error);
     let socket = Socket::new(Domain::for_address(server), Type::DGRAM, None).map_err(system)?;
     local.bind(&socket)?;
     // Connecting a UDP socket sends nothing.
@@ -114,15 +115,15 @@ fn max_packet_payload(server: SocketAddr, local: &SourceBinding) -> Result<u64, 
 }
 
 /// Converts a connect error: a missing route gets its own variant.
-fn connect_error(server: SocketAddr, error: io::Error) -> MeasureError {
+fn connect_error(server: SocketAddr, error: io::Error) -> SessionError {
     match error.kind() {
         io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
-            MeasureError::NoRoute {
+            SessionError::NoRoute {
                 address: server,
                 source: error,
             }
         }
-        _ => MeasureError::system("path MTU", error),
+        _ => SessionError::system("path MTU", error),
     }
 }
 
@@ -258,7 +259,7 @@ mod tests {
         const EINVAL: i32 = 22;
         for number in [ENETUNREACH, EHOSTUNREACH] {
             let error = error_of(number);
-            assert!(matches!(error, MeasureError::NoRoute { address, .. } if address == server));
+            assert!(matches!(error, SessionError::NoRoute { address, .. } if address == server));
             assert_eq!(error.exit_code(), exit::PEER);
         }
         assert_eq!(error_of(EINVAL).exit_code(), exit::FAILED);

@@ -10,13 +10,12 @@ use linerate_record::plan::{
 };
 use linerate_record::record::Caveat;
 use linerate_stats::units::format_bytes;
-use linerate_transport::flow_options::FlowRole;
-use linerate_transport::flow_options::NETSTACK_ONLY_CONGESTION_CONTROL;
+use linerate_transport::flow_options::{FlowRole, NETSTACK_ONLY_CONGESTION_CONTROL};
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
-use super::setup::flow_role;
-use crate::error::MeasureError;
+use crate::error::SessionError;
+use crate::flow_handle::flow_role;
 
 /// Rejects a congestion control that this process cannot use.
 ///
@@ -24,8 +23,8 @@ use crate::error::MeasureError;
 /// and the name comes from the client.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`] with the kernel's list.
-pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), MeasureError> {
+/// [`SessionError::OptionRejected`] with the kernel's list.
+pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), SessionError> {
     let Some(name) = plan
         .congestion_control
         .as_deref()
@@ -41,7 +40,7 @@ pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), MeasureEr
     if name == NETSTACK_ONLY_CONGESTION_CONTROL && !sends {
         return Ok(());
     }
-    let rejected = |kind: io::ErrorKind, why: String| MeasureError::OptionRejected {
+    let rejected = |kind: io::ErrorKind, why: String| SessionError::OptionRejected {
         option: format!("-C {name}"),
         why,
         next_step: congestion_control_remedy(name, kind, role, congestion_control_list),
@@ -109,17 +108,17 @@ fn is_listed(name: &str, list: &str) -> bool {
 /// `may_force`.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`].
+/// [`SessionError::OptionRejected`].
 pub fn check_socket_options(
     plan: &Plan,
     role: Role,
     may_force: bool,
-) -> Result<bool, MeasureError> {
+) -> Result<bool, SessionError> {
     let mut forced = false;
     let requested = &plan.socket;
     let socket = probe_socket(plan.protocol)?;
     let rejected = |option: String, next_step: &'static str| {
-        move |error: io::Error| MeasureError::OptionRejected {
+        move |error: io::Error| SessionError::OptionRejected {
             option,
             why: format!("the kernel rejects it ({error})"),
             next_step: next_step.to_owned(),
@@ -159,7 +158,7 @@ pub fn check_socket_options(
     ] {
         let Some(bytes) = bytes else { continue };
         let granted = granted_buffer_bytes(&socket, bytes, limit == "wmem_max");
-        let granted = granted.map_err(|error| MeasureError::system("socket buffer", error))?;
+        let granted = granted.map_err(|error| SessionError::system("socket buffer", error))?;
         if granted < bytes {
             let send = limit == "wmem_max";
             if may_force && force_buffer(&socket, bytes, send).is_ok() {
@@ -170,7 +169,7 @@ pub fn check_socket_options(
                 Role::Client => "run as root",
                 Role::Server => "start it as root with `linerate server --grant buffers`",
             };
-            return Err(MeasureError::OptionRejected {
+            return Err(SessionError::OptionRejected {
                 option: format!("{option} {}", format_bytes(bytes)),
                 why: format!("the kernel grants at most {}", format_bytes(granted)),
                 next_step: format!(
@@ -189,15 +188,15 @@ pub fn check_socket_options(
 /// Rejects a wait mode that this end does not have.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`].
-pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
+/// [`SessionError::OptionRejected`].
+pub fn check_wait(plan: &Plan, role: Role) -> Result<(), SessionError> {
     let Some(wait) = plan.wait.as_ref().map(|wait| match role {
         Role::Client => wait.client,
         Role::Server => wait.server,
     }) else {
         return Ok(());
     };
-    let rejected = |why: String, next_step: &str| MeasureError::OptionRejected {
+    let rejected = |why: String, next_step: &str| SessionError::OptionRejected {
         option: format!("--wait {wait}"),
         why,
         next_step: next_step.to_owned(),
@@ -255,14 +254,14 @@ pub fn check_wait(plan: &Plan, role: Role) -> Result<(), MeasureError> {
 /// Rejects a copy mode that this end does not have.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`].
-pub fn check_copy_mode(plan: &Plan, role: Role) -> Result<(), MeasureError> {
+/// [`SessionError::OptionRejected`].
+pub fn check_copy_mode(plan: &Plan, role: Role) -> Result<(), SessionError> {
     let sends =
         (plan.directions.iter()).any(|&direction| flow_role(role, direction) == FlowRole::Sender);
     if !sends || plan.copies.send != SendCopy::ZeroCopy {
         return Ok(());
     }
-    let rejected = |why: String, next_step: String| MeasureError::OptionRejected {
+    let rejected = |why: String, next_step: String| SessionError::OptionRejected {
         option: "--offload zerocopy".to_owned(),
         why,
         next_step,
@@ -321,14 +320,14 @@ pub fn default_congestion_control() -> Option<String> {
 }
 
 /// Opens a socket for probes; IPv4 may be disabled.
-pub fn probe_socket(protocol: TransportProtocol) -> Result<Socket, MeasureError> {
+pub fn probe_socket(protocol: TransportProtocol) -> Result<Socket, SessionError> {
     let kind = match protocol {
         TransportProtocol::Tcp => Type::STREAM,
         TransportProtocol::Udp => Type::DGRAM,
     };
     Socket::new(Domain::IPV4, kind, None)
         .or_else(|_| Socket::new(Domain::IPV6, kind, None))
-        .map_err(|error| MeasureError::system("new socket", error))
+        .map_err(|error| SessionError::system("new socket", error))
 }
 
 /// Resolves UDP GSO and GRO as far as this end can decide.
@@ -336,8 +335,8 @@ pub fn probe_socket(protocol: TransportProtocol) -> Result<Socket, MeasureError>
 /// A requested offload is rejected where the kernel lacks it. A default is dropped, with a warning.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`].
-pub fn resolve_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Caveat>, MeasureError> {
+/// [`SessionError::OptionRejected`].
+pub fn resolve_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Caveat>, SessionError> {
     if plan.protocol != TransportProtocol::Udp || plan.kind != RunKind::Throughput {
         plan.udp_offload = UdpOffload::default();
         return Ok(None);
@@ -366,7 +365,7 @@ pub fn resolve_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Caveat>
         return Ok(None);
     };
     if plan.udp_offload.requested {
-        return Err(MeasureError::OptionRejected {
+        return Err(SessionError::OptionRejected {
             option: format!("--offload {name}"),
             why: format!("the kernel does not support it ({error})"),
             next_step: "leave it out: UDP GSO needs Linux 4.18, GRO 5.0".to_owned(),
@@ -468,7 +467,7 @@ mod tests {
                 let is_set = options.congestion_control.is_some();
                 assert_eq!(is_set, flow_role == FlowRole::Sender, "{flow_role:?}");
             }
-            let MeasureError::OptionRejected { next_step, .. } =
+            let SessionError::OptionRejected { next_step, .. } =
                 check_congestion_control(&plan, Role::Client)
                     .err()
                     .unwrap_or_else(|| check_congestion_control(&plan, Role::Server).unwrap_err())

@@ -1,8 +1,8 @@
 //! Coordinator of one end of a run, from the start to the exchange of results.
 //!
 //! Both ends do the same here: they keep the time, report intervals, send their totals and exchange
-//! results. The threads that move payload are [`worker`](linerate_workload::worker)s; their results become figures
-//! in [`results`](crate::results).
+//! results. The threads that move payload are [`worker`](linerate_workload::worker)s; their results
+//! become figures in [`result_builder`](crate::result_builder).
 
 mod control_channel;
 mod exchange;
@@ -37,13 +37,13 @@ use linerate_transport::call_times::{CallStats, merge_call_stats};
 use linerate_transport::flow_options::FlowRole;
 use linerate_transport::stack_thread::{stack_warnings as stack_doubts, thread_schedule};
 use linerate_transport::{RunClock, SocketWatch};
-use linerate_workload::flow::{FlowEndResults, FlowShared};
-use linerate_workload::flow_counters::PayloadTotals;
+use linerate_workload::flow::FlowEndResults;
 use linerate_workload::timestamps::{TimestampLog, TimestampPass};
 use linerate_workload::worker::{StartBarrier, WorkerHandle};
 
 use self::exchange::ExchangeState;
-use crate::error::MeasureError;
+use crate::error::SessionError;
+use crate::flow_handle::{CounterReading, FlowHandle};
 use crate::flow_memory::FlowMemory;
 use crate::interval_series::MergedSeries;
 use crate::loss::{CounterSnapshot, netstack_counters};
@@ -84,24 +84,6 @@ const WAKE_INTERVAL_AT_END_NS: Nanos = 10_000_000;
 /// some 10 us of CPU time on the 2-core VM, at either side of the signal. Without this bound,
 /// hundreds of threads that are woken whenever one of them ends would do nothing else.
 const WAKE_INTERVAL_PER_THREAD_NS: Nanos = 100_000;
-
-/// Flow as seen by the coordinator.
-pub struct FlowHandle {
-    pub id: u32,
-    pub direction: Direction,
-    pub role: FlowRole,
-    /// State shared with the flow's thread.
-    pub shared: Arc<FlowShared>,
-    /// Observer of its socket, which keeps the descriptor open and closes it on drop.
-    pub socket_watch: Option<SocketWatch>,
-}
-
-/// Finds a flow by number in `flows`, which are sorted by number.
-#[must_use]
-pub fn find_flow(flows: &[FlowHandle], id: u32) -> Option<&FlowHandle> {
-    let index = flows.binary_search_by_key(&id, |flow| flow.id).ok()?;
-    flows.get(index)
-}
 
 /// Coordinator of one end of a run, ready to start.
 pub struct Coordinator<'a> {
@@ -150,15 +132,7 @@ pub struct RunResults {
     /// Stopped early by a user at either end.
     pub interrupted: bool,
     /// Error that ended the run before the exchange of results.
-    pub failure: Option<MeasureError>,
-}
-
-/// Counters of a flow or a direction at one moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CounterReading {
-    pub totals: PayloadTotals,
-    /// Retransmitted TCP segments.
-    pub retransmits: u64,
+    pub failure: Option<SessionError>,
 }
 
 struct RunState<'a> {
@@ -315,7 +289,7 @@ impl ResultTimeout {
 }
 
 impl RunState<'_> {
-    fn run_loop(&mut self) -> Result<(), MeasureError> {
+    fn run_loop(&mut self) -> Result<(), SessionError> {
         loop {
             self.receive_frames()?;
             let now = clock::now();
@@ -330,7 +304,7 @@ impl RunState<'_> {
                 let timeout = Duration::from_nanos(wake_up_ns.saturating_sub(now));
                 let has_waited =
                     readiness::poll(&self.coordinator.worker_ended, Readiness::Receive, timeout);
-                has_waited.map_err(|error| MeasureError::system("poll", error))?;
+                has_waited.map_err(|error| SessionError::system("poll", error))?;
             } else {
                 self.coordinator.control.send_heartbeat()?;
                 self.coordinator.control.flush()?;
@@ -399,13 +373,13 @@ impl RunState<'_> {
     }
 
     /// Ends the run before its time and notifies the other end.
-    fn stop_early(&mut self, now: Nanos, why: String) -> Result<(), MeasureError> {
+    fn stop_early(&mut self, now: Nanos, why: String) -> Result<(), SessionError> {
         self.exchange.stop_exchanged = true;
         self.interrupt(now);
         self.send(StopFrame { reason: why })
     }
 
-    fn handle_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn handle_time(&mut self, now: Nanos) -> Result<(), SessionError> {
         if self.coordinator.stop_requested.load(Relaxed) && !self.exchange.stop_exchanged {
             self.stop_early(now, "interrupted".to_owned())?;
         }
@@ -519,7 +493,7 @@ impl RunState<'_> {
     }
 
     /// Passes the number of rejected datagrams to the control channel, early in the run.
-    fn check_rejected_datagrams(&self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_rejected_datagrams(&self, now: Nanos) -> Result<(), SessionError> {
         // After the start phase, a lost peer ends the run with the figures that exist.
         let is_early = now < self.timeline.start_ns.saturating_add(REJECTION_WINDOW_NS);
         let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
@@ -536,7 +510,7 @@ impl RunState<'_> {
     }
 
     /// Aborts a run that makes no progress any more.
-    fn check_stall(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_stall(&mut self, now: Nanos) -> Result<(), SessionError> {
         let bytes = self
             .coordinator
             .flows
@@ -580,7 +554,7 @@ impl RunState<'_> {
             .as_ref()
             .map(|&(_, sent_ns)| sent_ns);
         if sent_ns.is_some_and(times_out) {
-            return Err(MeasureError::PeerLost {
+            return Err(SessionError::PeerLost {
                 peer: self.coordinator.control.peer(),
                 reason: "it responds, but sends no results".to_owned(),
             });
@@ -686,7 +660,7 @@ impl RunState<'_> {
     }
 
     /// Ends the threads after a failure, and returns all results.
-    fn finish(mut self, failure: Option<MeasureError>) -> RunResults {
+    fn finish(mut self, failure: Option<SessionError>) -> RunResults {
         if failure.is_some() {
             self.coordinator.barrier.phase.abort();
             // A receiver's figures do not cover the time after the failure.

@@ -24,7 +24,7 @@ use super::control_connection::ControlStream;
 use super::dial::SourceBinding;
 use super::thread_plan::{ThreadPlan, usable_cpus};
 use super::{pace, setup};
-use crate::error::MeasureError;
+use crate::error::SessionError;
 use crate::record_assembly::{PEER_LOST, peer_lost_warning};
 use crate::stack_rejections as rejections;
 
@@ -50,7 +50,7 @@ impl LocalStack {
     ///
     /// # Errors
     /// Options that the stack does not support, and errors of its start.
-    pub fn start(plan: &Plan) -> Result<Self, MeasureError> {
+    pub fn start(plan: &Plan) -> Result<Self, SessionError> {
         let Some(stack_plan) = plan.client_stack.as_deref() else {
             return Ok(Self::Kernel);
         };
@@ -59,7 +59,7 @@ impl LocalStack {
         let thread = StackThread::start(stack_plan, None)
             .map_err(|error| rename_option(plan, error.into()))?;
         if let Some(address) = bound.filter(|address| !thread.is_local_address(*address)) {
-            return Err(MeasureError::OptionRejected {
+            return Err(SessionError::OptionRejected {
                 option: format!("-B {address} with --dev"),
                 why: "the user-space stack has no such address".to_owned(),
                 next_step: "use one of the addresses of --ip, or leave it out".to_owned(),
@@ -77,7 +77,7 @@ impl LocalStack {
     }
 
     /// Returns the cause of an error where it is a failed port, or a port whose peer has left.
-    pub fn explain_error(&self, error: MeasureError) -> MeasureError {
+    pub fn explain_error(&self, error: SessionError) -> SessionError {
         let Some(stack) = self.netstack() else {
             return error;
         };
@@ -93,13 +93,13 @@ impl LocalStack {
     #[must_use]
     pub fn explain_results(
         &self,
-        (mut record, failure): (Record, Option<MeasureError>),
-    ) -> (Record, Option<MeasureError>) {
+        (mut record, failure): (Record, Option<SessionError>),
+    ) -> (Record, Option<SessionError>) {
         let Some(error) = failure else {
             return (record, None);
         };
         let why = self.explain_error(error);
-        if let MeasureError::Port(port) = &why {
+        if let SessionError::Port(port) = &why {
             let mut doubts = record.validity.iter_mut();
             if let Some(doubt) = doubts.find(|doubt| doubt.id == PEER_LOST) {
                 let ErrorReport {
@@ -120,7 +120,7 @@ impl LocalStack {
         client: &Client,
         local: &SourceBinding,
         stop: &AtomicBool,
-    ) -> Result<ControlStream, MeasureError> {
+    ) -> Result<ControlStream, SessionError> {
         let (stack, stack_plan) = match self {
             Self::Netstack(stack) if stack.1.control == ControlPath::Stack => (&stack.0, &stack.1),
             _ => {
@@ -143,7 +143,7 @@ impl LocalStack {
         stack: &StackThread,
         addresses: Vec<SocketAddr>,
         stop: &AtomicBool,
-    ) -> Result<ControlStream, MeasureError> {
+    ) -> Result<ControlStream, SessionError> {
         try_in_order(addresses, |remote| {
             check_reachable(stack, remote)?;
             self.resolve_next_hop(remote, stop)?;
@@ -163,7 +163,7 @@ impl LocalStack {
         client: &Client,
         local: &SourceBinding,
         stop: &AtomicBool,
-    ) -> Result<SocketAddr, MeasureError> {
+    ) -> Result<SocketAddr, SessionError> {
         let addresses = client.addresses(local)?;
         let Some(stack) = self.netstack() else {
             return Ok(addresses[0]);
@@ -183,7 +183,7 @@ impl LocalStack {
         &self,
         remote: SocketAddr,
         stop: &AtomicBool,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), SessionError> {
         let Some(stack) = self.netstack() else {
             return Ok(());
         };
@@ -197,14 +197,14 @@ impl LocalStack {
             });
             let (hop, resolved) = match resolution {
                 Some(Ok(next_hop)) => next_hop,
-                Some(Err(_)) => return Err(MeasureError::NoNetstackRoute { address: remote }),
-                None => return Err(MeasureError::system("the stack's thread", thread_ended())),
+                Some(Err(_)) => return Err(SessionError::NoNetstackRoute { address: remote }),
+                None => return Err(SessionError::system("the stack's thread", thread_ended())),
             };
             if resolved {
                 return Ok(());
             }
             if stop.load(Relaxed) {
-                return Err(MeasureError::Interrupted);
+                return Err(SessionError::Interrupted);
             }
             // A failed port may be the reason for the missing reply.
             if let Some(failure) = stack.take_failure() {
@@ -222,7 +222,7 @@ impl LocalStack {
                     }
                     .into());
                 }
-                return Err(MeasureError::NoNeighbor {
+                return Err(SessionError::NoNeighbor {
                     address: remote,
                     hop,
                     timeout: NEIGHBOR_TIMEOUT,
@@ -258,7 +258,7 @@ impl LocalStack {
         plan: &mut Plan,
         remote: SocketAddr,
         local: &SourceBinding,
-    ) -> Result<Option<Caveat>, MeasureError> {
+    ) -> Result<Option<Caveat>, SessionError> {
         let Some(stack) = self.netstack() else {
             return resolve_plan(plan, remote, local);
         };
@@ -280,7 +280,7 @@ impl LocalStack {
                 let sends = plan.kind != RunKind::Throughput || plan.has_direction(Direction::Send);
                 let fragments = stack.config().get("ip.fragmentation").as_deref() != Some("off");
                 if sends && !fragments && plan.payload_bytes > max_payload {
-                    return Err(MeasureError::OptionRejected {
+                    return Err(SessionError::OptionRejected {
                         option: format!(
                             "-l {} with --set ip.fragmentation=off",
                             plan.payload_bytes
@@ -317,7 +317,7 @@ impl LocalStack {
         plan: &Plan,
         flow_role: FlowRole,
         host: &HostFacts,
-    ) -> Result<Option<Caveat>, MeasureError> {
+    ) -> Result<Option<Caveat>, SessionError> {
         match self {
             Self::Kernel => pace::check_pacing(plan, flow_role, host),
             Self::Netstack(_) => Ok(None),
@@ -333,7 +333,7 @@ impl LocalStack {
         plan: &Plan,
         requested_wait: Option<WaitMode>,
         shares_cores: bool,
-    ) -> Result<ThreadPlan, MeasureError> {
+    ) -> Result<ThreadPlan, SessionError> {
         let Some(stack) = self.netstack() else {
             return ThreadPlan::choose(plan, Role::Client, requested_wait, shares_cores, 0);
         };
@@ -350,18 +350,18 @@ impl LocalStack {
 }
 
 /// Returns whether a lost peer of the port could cause the error: it reports only missing replies.
-fn is_missing_reply(error: &MeasureError) -> bool {
+fn is_missing_reply(error: &SessionError) -> bool {
     matches!(
         error,
-        MeasureError::PeerLost { .. }
-            | MeasureError::NoReply { .. }
-            | MeasureError::NoDatagram { .. }
-            | MeasureError::UdpBlocked { .. }
-            | MeasureError::NoNeighbor { .. }
+        SessionError::PeerLost { .. }
+            | SessionError::NoReply { .. }
+            | SessionError::NoDatagram { .. }
+            | SessionError::UdpBlocked { .. }
+            | SessionError::NoNeighbor { .. }
     )
 }
 
-fn port_peer_lost(stack: &StackThread) -> MeasureError {
+fn port_peer_lost(stack: &StackThread) -> SessionError {
     let port = stack.port_name();
     PortError::PeerGone { port }.into()
 }
@@ -394,14 +394,14 @@ fn reachable(stack: &StackThread, addresses: Vec<SocketAddr>) -> Vec<SocketAddr>
 /// The error of the first address; at once for errors that do not depend on the address.
 pub(super) fn try_in_order<R>(
     addresses: Vec<SocketAddr>,
-    mut attempt: impl FnMut(SocketAddr) -> Result<R, MeasureError>,
-) -> Result<R, MeasureError> {
+    mut attempt: impl FnMut(SocketAddr) -> Result<R, SessionError>,
+) -> Result<R, SessionError> {
     let mut first_error = None;
     for address in addresses {
         match attempt(address) {
             Err(
                 error
-                @ (MeasureError::Interrupted | MeasureError::Stack(_) | MeasureError::Port(_)),
+                @ (SessionError::Interrupted | SessionError::Stack(_) | SessionError::Port(_)),
             ) => return Err(error),
             Err(error) => drop(first_error.get_or_insert(error)),
             done => return done,
@@ -411,10 +411,10 @@ pub(super) fn try_in_order<R>(
 }
 
 /// Checks that the user-space stack can send to an address.
-fn check_reachable(stack: &StackThread, remote: SocketAddr) -> Result<(), MeasureError> {
+fn check_reachable(stack: &StackThread, remote: SocketAddr) -> Result<(), SessionError> {
     let address = remote.ip();
     if stack.is_local_address(address) {
-        return Err(MeasureError::OptionRejected {
+        return Err(SessionError::OptionRejected {
             option: format!("--ip {address}"),
             why: "it is the server's address: the stack would connect to itself".to_owned(),
             next_step: "give the stack an address of its own in that network".to_owned(),
@@ -422,13 +422,13 @@ fn check_reachable(stack: &StackThread, remote: SocketAddr) -> Result<(), Measur
     }
     match stack.has_route(address) {
         true => Ok(()),
-        false => Err(MeasureError::NoNetstackRoute { address: remote }),
+        false => Err(SessionError::NoNetstackRoute { address: remote }),
     }
 }
 
 /// Renames the option of an error: `--sched` and `--cpu` set the application thread's stack keys.
-fn rename_option(plan: &Plan, error: MeasureError) -> MeasureError {
-    let MeasureError::OptionRejected {
+fn rename_option(plan: &Plan, error: SessionError) -> SessionError {
+    let SessionError::OptionRejected {
         option,
         why,
         next_step,
@@ -446,7 +446,7 @@ fn rename_option(plan: &Plan, error: MeasureError) -> MeasureError {
     } else {
         (option, next_step)
     };
-    MeasureError::OptionRejected {
+    SessionError::OptionRejected {
         option,
         why,
         next_step,
@@ -454,19 +454,19 @@ fn rename_option(plan: &Plan, error: MeasureError) -> MeasureError {
 }
 
 /// Converts an error of a connect over the user-space stack to that of the kernel's.
-pub fn connect_error(remote: SocketAddr, error: io::Error) -> MeasureError {
+pub fn connect_error(remote: SocketAddr, error: io::Error) -> SessionError {
     match error.kind() {
-        io::ErrorKind::ConnectionRefused => MeasureError::ConnectionRefused { address: remote },
-        io::ErrorKind::TimedOut => MeasureError::NoReply {
+        io::ErrorKind::ConnectionRefused => SessionError::ConnectionRefused { address: remote },
+        io::ErrorKind::TimedOut => SessionError::NoReply {
             address: remote,
             timeout: Duration::from_secs(5),
         },
-        io::ErrorKind::Interrupted => MeasureError::Interrupted,
-        io::ErrorKind::NetworkUnreachable => MeasureError::NoRoute {
+        io::ErrorKind::Interrupted => SessionError::Interrupted,
+        io::ErrorKind::NetworkUnreachable => SessionError::NoRoute {
             address: remote,
             source: error,
         },
-        _ => MeasureError::system("a connection over the user-space stack", error),
+        _ => SessionError::system("a connection over the user-space stack", error),
     }
 }
 
@@ -478,7 +478,7 @@ mod tests {
 
     #[test]
     fn a_rejected_thread_key_is_reported_by_its_option() {
-        let key = |key: &str| MeasureError::OptionRejected {
+        let key = |key: &str| SessionError::OptionRejected {
             option: format!("--set {key}"),
             why: "not permitted".to_owned(),
             next_step: "leave it".to_owned(),
@@ -510,22 +510,22 @@ mod tests {
     fn only_missing_replies_are_explained_by_a_lost_peer() {
         let address: SocketAddr = "10.0.0.2:5201".parse().unwrap();
         let timeout = Duration::from_secs(1);
-        let lost = MeasureError::PeerLost {
+        let lost = SessionError::PeerLost {
             peer: address,
             reason: "silent for 14 s".to_owned(),
         };
-        let rejected = MeasureError::OptionRejected {
+        let rejected = SessionError::OptionRejected {
             option: "-w 1G".to_owned(),
             why: "it is too much".to_owned(),
             next_step: "ask for less".to_owned(),
         };
         for (error, silence) in [
             (lost, true),
-            (MeasureError::NoReply { address, timeout }, true),
-            (MeasureError::NoDatagram { address, timeout }, true),
-            (MeasureError::Interrupted, false),
+            (SessionError::NoReply { address, timeout }, true),
+            (SessionError::NoDatagram { address, timeout }, true),
+            (SessionError::Interrupted, false),
             (rejected, false),
-            (MeasureError::NoNetstackRoute { address }, false),
+            (SessionError::NoNetstackRoute { address }, false),
         ] {
             assert_eq!(is_missing_reply(&error), silence, "{error}");
         }
@@ -551,7 +551,7 @@ mod tests {
 
     #[test]
     fn the_next_address_is_tried_and_the_first_error_returned() {
-        let rejected = |address| MeasureError::ConnectionRefused { address };
+        let rejected = |address| SessionError::ConnectionRefused { address };
         for (accepting_port, tried, expected) in [(1, 1, Ok(1)), (3, 3, Ok(3)), (9, 4, Err(1))] {
             let mut attempts = 0;
             let result = try_in_order(addresses(1..5), |remote| {
@@ -563,14 +563,14 @@ mod tests {
             });
             assert_eq!(attempts, tried, "{accepting_port}");
             let result = result.map_err(|error| match error {
-                MeasureError::ConnectionRefused { address } => address.port(),
+                SessionError::ConnectionRefused { address } => address.port(),
                 other => panic!("{other}"),
             });
             assert_eq!(result, expected);
         }
         // Neither Ctrl-C nor a failed port depends on the address.
         for stops in [
-            || MeasureError::Interrupted,
+            || SessionError::Interrupted,
             || linerate_stack::StackError::SocketClosed.into(),
         ] {
             let mut attempts = 0;
@@ -617,7 +617,7 @@ mod tests {
 
         let rejected =
             client.connect_over_netstack(stack, addresses(5..7), &AtomicBool::new(false));
-        let Err(MeasureError::ConnectionRefused { address }) = rejected else {
+        let Err(SessionError::ConnectionRefused { address }) = rejected else {
             panic!("no listener on this port");
         };
         assert_eq!(address.port(), 5);

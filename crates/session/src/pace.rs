@@ -15,7 +15,7 @@ use linerate_transport::flow_options::FlowRole;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::checks::probe_socket;
-use crate::error::MeasureError;
+use crate::error::SessionError;
 
 /// Returns the bytes that a qdisc counts for a datagram: each IP fragment has its own headers.
 fn wire_bytes(payload: u64, mtu: u64, ipv6: bool) -> u64 {
@@ -108,12 +108,12 @@ fn departure_clock(qdiscs: &[String]) -> TxtimeClock {
 /// Rejects pacing that this kernel does not support; returns a warning when no qdisc honours it.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`].
+/// [`SessionError::OptionRejected`].
 pub fn check_pacing(
     plan: &Plan,
     flow_role: FlowRole,
     host: &HostFacts,
-) -> Result<Option<Caveat>, MeasureError> {
+) -> Result<Option<Caveat>, SessionError> {
     if plan.rate_bps.is_none()
         || flow_role != FlowRole::Sender
         || plan.pace.method == PacingMethod::User
@@ -126,7 +126,7 @@ pub fn check_pacing(
         PacingMethod::Txtime => TxtimeSender::enable(&socket, departure_clock(&qdiscs)).map(drop),
         _ => set_max_rate(&socket, u64::MAX),
     };
-    tried.map_err(|error| MeasureError::OptionRejected {
+    tried.map_err(|error| SessionError::OptionRejected {
         option: format!("--pacing {}", plan.pace.method),
         why: format!("the kernel rejects it ({error})"),
         next_step: match plan.pace.method {

@@ -16,7 +16,7 @@ use linerate_workload::timestamps::ClockOffsets;
 
 use crate::coordinator::RunResults;
 use crate::end_limits::EndCpuCost;
-use crate::error::MeasureError;
+use crate::error::SessionError;
 use crate::loss::PathLinks;
 use crate::{end_limits, loss, rate_accuracy};
 
@@ -56,7 +56,7 @@ pub struct RecordInputs {
 /// Assembles the record; returns it with the error that ended the run before the exchange of
 /// results.
 #[must_use]
-pub fn assemble_record(report: RecordInputs) -> (Record, Option<MeasureError>) {
+pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
     let RecordInputs {
         plan,
         started_at,

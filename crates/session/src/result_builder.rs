@@ -21,9 +21,9 @@ use linerate_transport::payload_pattern;
 use linerate_workload::flow::FlowEndResults;
 use linerate_workload::flow_counters::PayloadTotals;
 
-use crate::coordinator::{CounterReading, FlowHandle, find_flow};
 use crate::cpu_cost;
 use crate::cpu_cost::CpuCostInputs;
+use crate::flow_handle::{CounterReading, FlowHandle, find_flow};
 use crate::worker_costs::WorkerCosts;
 
 /// Fraction of stolen CPU time from which figures are doubtful: it changes the third digit.

@@ -18,7 +18,7 @@ use linerate_protocol::control::{
 use super::control_connection::{ControlConnection, ControlStream};
 use super::dial::{SourceBinding, connect};
 use super::{boot_id, hello, random};
-use crate::error::MeasureError;
+use crate::error::SessionError;
 
 /// Interval of heartbeats.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(200);
@@ -79,7 +79,7 @@ fn apply_setting(
 
 type SettingsRequest = (
     BTreeMap<String, String>,
-    mpsc::Sender<Result<SettingsReply, MeasureError>>,
+    mpsc::Sender<Result<SettingsReply, SessionError>>,
 );
 
 /// Settings of a remote host, as the client that requests them has them.
@@ -93,7 +93,7 @@ impl RemoteSettings {
     ///
     /// # Errors
     /// The reason why the server cannot be reached.
-    pub fn open(remote: SocketAddr, key: Option<&PresharedKey>) -> Result<Self, MeasureError> {
+    pub fn open(remote: SocketAddr, key: Option<&PresharedKey>) -> Result<Self, SessionError> {
         let no_stop = AtomicBool::new(false);
         let stream = connect(remote, &SourceBinding::default(), &no_stop)?;
         let hello_frame = hello(boot_id());
@@ -101,7 +101,7 @@ impl RemoteSettings {
             None => ControlCodec::client(hello_frame),
             Some(key) => ControlCodec::authenticated_client(hello_frame, random::new_proof(key)?),
         };
-        let codec = codec.map_err(|source| MeasureError::Protocol {
+        let codec = codec.map_err(|source| SessionError::Protocol {
             peer: remote,
             source,
         })?;
@@ -114,7 +114,7 @@ impl RemoteSettings {
         let thread = std::thread::Builder::new()
             .name("remote-settings".to_owned())
             .spawn(move || run_session(control, &requests))
-            .map_err(|error| MeasureError::system("new thread", error))?;
+            .map_err(|error| SessionError::system("new thread", error))?;
         Ok(Self {
             requests: Some(sender),
             thread: Some(thread),
@@ -125,10 +125,10 @@ impl RemoteSettings {
     ///
     /// # Errors
     /// The server is lost.
-    pub fn set(&self, name: &str, value: &str) -> Result<Result<String, String>, MeasureError> {
+    pub fn set(&self, name: &str, value: &str) -> Result<Result<String, String>, SessionError> {
         let lost = || {
             let closed = std::io::ErrorKind::ConnectionReset;
-            MeasureError::system("the settings session", closed.into())
+            SessionError::system("the settings session", closed.into())
         };
         let wanted = [(name.to_owned(), value.to_owned())].into();
         let (sender, reply) = mpsc::channel();
@@ -185,7 +185,7 @@ fn request_settings(
     control: &mut ControlConnection,
     requested: BTreeMap<String, String>,
     no_stop: &AtomicBool,
-) -> Result<SettingsReply, MeasureError> {
+) -> Result<SettingsReply, SessionError> {
     let remote = control.peer();
     control.send(RequestedSettings { requested })?;
     match control.receive_next(no_stop)? {
@@ -194,7 +194,7 @@ fn request_settings(
     }
 }
 
-fn unexpected_message(remote: SocketAddr, reason: &'static str) -> MeasureError {
+fn unexpected_message(remote: SocketAddr, reason: &'static str) -> SessionError {
     super::client::unexpected_message(remote, reason)
 }
 

@@ -1,8 +1,8 @@
 //! Record of a test with another tool, from what one end has counted.
 //!
 //! Other tools report little, and each something else. So both halves of the record are built from
-//! one end: its own counts, and the [`ReportCommand`] of the protocol. Figures that neither has stay
-//! absent.
+//! one end: its own counts, and the [`ReportCommand`] of the protocol. Figures that neither has
+//! stay absent.
 
 mod remote_figures;
 
@@ -26,7 +26,7 @@ use remote_figures::{
 };
 
 use crate::coordinator::RunResults;
-use crate::error::MeasureError;
+use crate::error::SessionError;
 use crate::loss::PathLinks;
 use crate::rate_accuracy;
 use crate::record_assembly::{RecordInputs, assemble_record};
@@ -39,7 +39,8 @@ pub struct InteropTest {
     pub plan: Plan,
     /// Start of the payload.
     pub started: Timestamp,
-    /// Results of this end: built by [`local_results`], with the flows from [`FlowCounts::figures`].
+    /// Results of this end: built by [`local_results`], with the flows from
+    /// [`FlowCounts::figures`].
     pub local_results: EndResults,
     /// Interval series of this end; directions are the client's.
     pub intervals: Vec<Interval>,
@@ -52,7 +53,7 @@ pub struct InteropTest {
     /// arrivals at a remote end without counts.
     pub acknowledged: BTreeMap<u32, AckedPayload>,
     /// Error that ended the test early.
-    pub failure: Option<MeasureError>,
+    pub failure: Option<SessionError>,
     /// True if the ends use IPv6.
     pub ipv6: bool,
     /// Counters along the whole path, where it is visible.
@@ -266,7 +267,7 @@ impl InteropTest {
 
     /// Returns the record, and the error that ended the test early.
     #[must_use]
-    pub fn into_record(mut self) -> (Record, Option<MeasureError>) {
+    pub fn into_record(mut self) -> (Record, Option<SessionError>) {
         self.plan.peer_protocol = Some(self.protocol.to_owned());
         let role = self.local_results.role;
         let remote_role = match role {

@@ -145,8 +145,7 @@ fn drive_flows<T: Transport, W: Workload<T>>(
         return drive(transport, flows);
     }
     // A TCP socket reports its end, unless the run is over: sweeping ten thousand idle flows ten
-    // times
-    // a second would take a tenth of a core. With UDP the last datagram may be lost.
+    // times a second would take a tenth of a core. With UDP the last datagram may be lost.
     let should_sweep =
         || worker.plan.protocol == TransportProtocol::Udp || worker.phase.is_ending();
     readiness_driver::drive(transport, flows, ready, should_sweep)

@@ -20,10 +20,11 @@ use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::html;
 use linerate_report::store::write_file;
-use linerate_server::server::{Server, ServerOptions};
+use linerate_server::options::ServerOptions;
+use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
@@ -348,7 +349,7 @@ impl DemoHosts {
         client: &Client,
         stop: &AtomicBool,
         emit: &mut (dyn FnMut(EventKind) + Send),
-    ) -> Result<(Record, Option<MeasureError>), CommandFailure> {
+    ) -> Result<(Record, Option<SessionError>), CommandFailure> {
         let outcome = match self {
             Self::Lab(lab) => {
                 // Without it, loss points are less exact.

@@ -13,7 +13,7 @@ use linerate_record::exit;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_session::client::Client;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::loss::LabNetwork;
 
 use super::measure::{server_ended_failure, stop_on_signals};
@@ -57,7 +57,7 @@ impl SeriesRunner<'_> {
         &mut self,
         label: &str,
         client: &Client,
-    ) -> Result<Result<(), MeasureError>, SeriesEnd> {
+    ) -> Result<Result<(), SessionError>, SeriesEnd> {
         self.test += 1;
         let (test, events) = (self.test, self.events);
         events.show(UiUpdate::PartStarted(SeriesPart {
@@ -225,7 +225,7 @@ fn measure_series(
     if runs.is_empty() {
         return Err(match end {
             Err(SeriesEnd::Failed(failure)) => failure,
-            _ => CommandFailure::from(MeasureError::Interrupted),
+            _ => CommandFailure::from(SessionError::Interrupted),
         });
     }
     let started = runs.first().map_or_else(Timestamp::now, |run| run.started);
@@ -261,7 +261,8 @@ mod tests {
 
     use clap::Parser;
     use linerate_record::plan::{Plan, RunKind, TransportProtocol};
-    use linerate_server::server::{Server, ServerOptions};
+    use linerate_server::options::ServerOptions;
+    use linerate_server::server::Server;
     use linerate_session::dial::AddressFamily;
 
     use super::*;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_report::store::RecordStore;
-use linerate_server::server::{Grant, InteropOptions, Server, ServerOptions};
+use linerate_server::options::{Grant, InteropOptions, ServerOptions};
+use linerate_server::server::Server;
 use linerate_session::dial::AddressFamily;
 
 use super::measure::stop_on_signals;
@@ -102,7 +103,7 @@ fn drop_privileges(args: &ServerArgs, server: &Server, in_lab: bool) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use linerate_server::server::GRANTS;
+    use linerate_server::options::GRANTS;
 
     #[test]
     fn every_grant_is_in_the_help_and_the_readme() {

@@ -9,8 +9,8 @@ use linerate_record::exit;
 use linerate_record::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::stack::StackFacts;
 use linerate_report::text::stack as words;
-use linerate_server::stack_services::service_host;
-use linerate_server::stack_services::service_host::{ServiceHostEvent, ServiceHostOptions};
+use linerate_server::service_host;
+use linerate_server::service_host::{ServiceHostEvent, ServiceHostOptions};
 
 use super::measure::stop_on_signals;
 use crate::args::StackHostArgs;

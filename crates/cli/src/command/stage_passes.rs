@@ -12,7 +12,7 @@ use linerate_record::timeline::TraceFile;
 use linerate_report::store::write_bytes;
 use linerate_report::trace::{chrome, perfetto};
 use linerate_session::client::Client;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::loss::LabNetwork;
 use linerate_stats::units::{format_nanos, format_share};
 
@@ -35,7 +35,7 @@ pub fn run_with_stages(
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<(Record, Option<MeasureError>), MeasureError> {
+) -> Result<(Record, Option<SessionError>), SessionError> {
     if client.plan.timestamps.is_none() {
         return run_client(&client, network, stop, emit);
     }
@@ -54,7 +54,7 @@ fn explain_passes(
     stop: &AtomicBool,
     record: &mut Record,
     emit: &mut dyn FnMut(EventKind),
-) -> Option<MeasureError> {
+) -> Option<SessionError> {
     for (pass_number, stamps) in (2..).zip([TimestampLevel::Packets, client.plan.timestamps]) {
         emit(EventKind::Pass {
             pass: pass_number,
@@ -64,7 +64,7 @@ fn explain_passes(
         let (pass_record, failure) = match run_pass(client, stamps, None, stop, &mut |_| {}) {
             Ok(outcome) => outcome,
             // Interrupted between two passes.
-            Err(MeasureError::Interrupted) => {
+            Err(SessionError::Interrupted) => {
                 record.interrupted = true;
                 return None;
             }
@@ -103,7 +103,7 @@ fn describe_pass(plan: &Plan, stamps: TimestampLevel) -> String {
     }
 }
 
-fn pass_failed(failure: &MeasureError) -> Caveat {
+fn pass_failed(failure: &SessionError) -> Caveat {
     Caveat::new("no-stages", format!("the timestamp pass failed: {failure}"))
 }
 
@@ -114,7 +114,7 @@ fn run_pass(
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<(Record, Option<MeasureError>), MeasureError> {
+) -> Result<(Record, Option<SessionError>), SessionError> {
     let mut client = client.clone();
     if stamps < TimestampLevel::Driver {
         client.plan.trace_on_ns = None;
@@ -156,7 +156,7 @@ const MAX_INCOMPLETE_FRACTION: f64 = 0.05;
 const MAX_SLOWDOWN_FRACTION: f64 = 0.5;
 
 /// Adds the stages of a timestamp pass to the record of the run.
-fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&MeasureError>) {
+fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&SessionError>) {
     let asking_ns = slower_by(&pass_record, record);
     let median = record.summary.rtt_ns.map_or(0, |rtt| rtt.p50);
     record.stages = pass_record.stages;

@@ -139,7 +139,7 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
                 "every point",
                 "run the measuring command by itself to see its output",
             )),
-            None => CommandFailure::from(linerate_session::error::MeasureError::Interrupted),
+            None => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
         }));
     }
     if interrupted && journal.is_some() {

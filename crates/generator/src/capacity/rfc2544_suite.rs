@@ -252,7 +252,8 @@ impl Rfc2544Suite {
             .map_or(0.0, |result| result.max_tried_fps)
     }
 
-    /// Starts a throughput search with a known highest load, after `trials_done` trials that found it.
+    /// Starts a throughput search with a known highest load, after `trials_done` trials that found
+    /// it.
     fn throughput_phase(&self, max_load: f64, trials_done: u32) -> SuitePhase {
         SuitePhase::Throughput(MultiGoalSearch::new(multi_goal_search::MultiGoalOptions {
             loss_goals: self.options.loss_goals.clone(),

@@ -1,7 +1,7 @@
 //! Workers that move the payload of third-party tests, one thread for each flow and direction.
 //!
-//! Their calls block in the kernel for at most [`POLL_INTERVAL`], so that a peer that stops reading or
-//! sending holds up no other test. Nothing is allocated, locked or printed while payload moves,
+//! Their calls block in the kernel for at most [`POLL_INTERVAL`], so that a peer that stops reading
+//! or sending holds up no other test. Nothing is allocated, locked or printed while payload moves,
 //! except where the server's guard has to allow a response.
 
 mod datagrams;
@@ -23,7 +23,7 @@ use linerate_workload::flow_counters::{FlowCounters, PayloadTotals};
 use linerate_workload::pacer::Pacer;
 use socket2::Socket;
 
-use super::limits::InteropLimits;
+use crate::interop_limits::InteropLimits;
 pub use datagrams::{
     DatagramAction, DatagramFlow, UnreachableCounter, receive_datagrams, send_datagrams,
 };

@@ -1,9 +1,9 @@
 //! Loss accounting: counters of all loss points on the path, read before and after a run, and the
 //! losses that follow from them.
 //!
-//! [`ledger`] reads counters, [`network`] finds the hops of a direction, [`places`] converts
-//! counters to bounds in datagrams, and [`attribution`] computes the losses. Only the first does I/O.
-//! [`live_view`] shows the counters during a run.
+//! [`counter_snapshot`] reads counters, [`lab_network`] finds the hops of a direction,
+//! [`accounting`] converts counters to bounds in datagrams, and [`attribution`] computes the
+//! losses. Only the first does I/O. [`live_view`] shows the counters during a run.
 
 use std::net::IpAddr;
 use std::sync::Arc;

@@ -444,7 +444,7 @@ fn an_interrupted_test_and_a_vanished_peer_are_marked() {
         plan,
         &[FlowCounts::new(1, FlowRole::Receiver)],
     );
-    test.failure = Some(MeasureError::PeerLost {
+    test.failure = Some(SessionError::PeerLost {
         peer: ([192, 0, 2, 1], 5201).into(),
         reason: "the connection was reset".to_owned(),
     });

@@ -36,8 +36,7 @@ pub struct EndTimestamps {
 }
 
 /// Round trips of the warm-up, which never end a pass: they meet cold caches, unresolved neighbours
-/// and
-/// sleeping cores.
+/// and sleeping cores.
 pub const WARM_UP_ROUND_TRIPS: u64 = 16;
 
 /// Number of values of a [`EndTimestamps`] on the wire.
@@ -474,8 +473,7 @@ mod tests {
             entry.received_ns = 100 * number + 50;
         }
         // In the second round trip the thread did not sleep; in the third it was woken and
-        // preempted
-        // once.
+        // preempted once.
         for time in [20, 220, 230] {
             ring.record_wake_up(time);
         }

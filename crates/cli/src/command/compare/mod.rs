@@ -304,7 +304,7 @@ fn compare_interleaved(
         knob_applier::report_unrestored(&notes, output);
         return Err(match end {
             Err(SeriesEnd::Failed(failure)) => failure,
-            _ => CommandFailure::from(linerate_session::error::MeasureError::Interrupted),
+            _ => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
         });
     }
     let ids = |label: &str| -> Vec<String> {

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_forwarder::{
-    ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, PortTotals,
-    PrimedFrames, RunTimes, TransmitRetry, VerboseLevel, plan, record, run as forward,
+    ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, ModeSettings,
+    PortTotals, PrimedFrames, RunTimes, TransmitRetry, VerboseLevel, plan, record, run as forward,
 };
 use linerate_packet::frame::FrameSpec;
 use linerate_port::caveats::no_carrier_warning;
@@ -466,10 +466,13 @@ fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings,
         },
         burst: args.burst.into(),
         tx_first: args.tx_first.unwrap_or(0),
-        frame,
-        transmit_flows: args.txonly_flows.unwrap_or(1),
-        generated_flows: args.flowgen_flows,
-        flow_clones: args.flowgen_clones,
+        mode_settings: ModeSettings {
+            frame,
+            transmit_flows: args.txonly_flows.unwrap_or(1),
+            generated_flows: args.flowgen_flows,
+            flow_clones: args.flowgen_clones,
+            seed: args.seed,
+        },
         peers: args.eth_peer.clone(),
         retry: args.tx_retry.map(|times| TransmitRetry {
             times,
@@ -483,7 +486,6 @@ fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings,
         record_residence: args.latencystats.is_some(),
         record_bit_rates: args.bitrate_stats.is_some(),
         verbose: VerboseLevel::default(),
-        seed: args.seed,
     })
 }
 

@@ -277,7 +277,7 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
     if state.trials.iter().all(|trial| trial.value.is_none()) {
         knob_applier::report_unrestored(&unrestored, output);
         return Err(failure.unwrap_or_else(|| match stop.is_set() {
-            true => CommandFailure::from(linerate_session::error::MeasureError::Interrupted),
+            true => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
             false => CommandFailure::failed(ErrorReport::new(
                 (state.trials.first())
                     .and_then(|trial| trial.rejected.clone())

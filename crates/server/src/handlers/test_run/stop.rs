@@ -4,14 +4,14 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_protocol::plain::SILENCE_NS;
 use linerate_protocol::remote_report::RemoteReport;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::flow_options::FlowRole;
 
-use super::super::OpenFlowEntry;
-use super::super::limits::time_limit_caveat;
 use super::TestRun;
+use crate::interop_limits::time_limit_caveat;
+use crate::interop_state::OpenFlowEntry;
 
 /// Time after the limit at which the test is polled: payload sent behind the limit shows that it
 /// goes on.
@@ -65,7 +65,7 @@ impl TestRun {
     /// Waits for all workers, if they could be started, and builds the record.
     pub fn conclude(
         mut self,
-        spawned: Result<(), MeasureError>,
+        spawned: Result<(), SessionError>,
         remote_report: impl FnOnce() -> RemoteReport,
     ) {
         if spawned.is_ok() {

@@ -61,9 +61,10 @@ pub enum DatagramAction {
     },
 }
 
-/// Failed sends after which the client counts as gone, each within [`UNREACHABLE_WINDOW_NS`] of the one
-/// before. An ICMP error is reported by the call after the datagram that caused it, so other calls
-/// succeed in between, and routers send few such errors per second (RFC 1812 section 4.3.2.8).
+/// Failed sends after which the client counts as gone, each within [`UNREACHABLE_WINDOW_NS`] of the
+/// one before. An ICMP error is reported by the call after the datagram that caused it, so other
+/// calls succeed in between, and routers send few such errors per second (RFC 1812 section
+/// 4.3.2.8).
 const UNREACHABLE_LIMIT: u32 = 4;
 
 /// Time without a failed send after which the count starts again.
@@ -264,7 +265,7 @@ pub fn receive_datagrams<D: DatagramFlow>(
 
 /// Sends datagrams of one size.
 ///
-/// `enable_timestamps` writes the header of a datagram from its number (from 1) and the time. After the last
+/// `stamp` writes the header of a datagram from its number (from 1) and the time. After the last
 /// one, `farewell` writes end markers until it returns false.
 pub fn send_datagrams(
     context: &FlowWorkerContext,

@@ -4,7 +4,7 @@
 pub struct AlignedBuffer {
     memory: Vec<u8>,
     start: usize,
-    pub(super) length: usize,
+    pub length: usize,
 }
 
 impl AlignedBuffer {

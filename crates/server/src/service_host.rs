@@ -1,5 +1,7 @@
 //! A stack as a host with services, until it is stopped.
 
+mod sessions;
+
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -17,7 +19,7 @@ use linerate_record::record::{Caveat, Record, Summary, new_id};
 use linerate_record::stack::{
     STACK_NAME, ServiceFigures, StackFacts, StackFigures, StackInterval, StackPlan,
 };
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_stack::Counters;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
@@ -26,7 +28,6 @@ use linerate_transport::stack_thread::{
     StackThread, open_stack, stack_facts, stack_warnings, thread_schedule,
 };
 
-use super::sessions;
 use crate::stack_services as services;
 use crate::stack_services::ServiceSpec;
 
@@ -82,7 +83,7 @@ pub fn run(
     options: &ServiceHostOptions,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(ServiceHostEvent<'_>),
-) -> Result<(Record, Option<MeasureError>), MeasureError> {
+) -> Result<(Record, Option<SessionError>), SessionError> {
     let config = open_stack::read_config(&options.plan)?;
     let started = Timestamp::now();
     let (events, test_events) = mpsc::channel();
@@ -109,14 +110,14 @@ fn monitor(
     test_events: &mpsc::Receiver<Event>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(ServiceHostEvent<'_>),
-) -> Result<(Record, Option<MeasureError>), MeasureError> {
+) -> Result<(Record, Option<SessionError>), SessionError> {
     // Spinning real-time threads on all processors would keep this thread from running, and thus
     // from noticing Ctrl-C and the end of the duration.
     let _above = thread_schedule::real_time_priority(thread.facts()).and_then(PriorityBoost::above);
     emit(ServiceHostEvent::Ready(thread.facts()));
     let thread_ended = || {
         let end_error = std::io::Error::other("it ended early");
-        MeasureError::system("the stack's thread", end_error)
+        SessionError::system("the stack's thread", end_error)
     };
     let first_reading = take_reading(thread).ok_or_else(thread_ended)?;
     let start_ns = first_reading.at_ns;

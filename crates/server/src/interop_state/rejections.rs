@@ -9,11 +9,10 @@ use linerate_session::error::split_situation;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 
-use super::{InteropState, lock};
-use crate::acceptor::canonical;
-use crate::handlers::rejection_log::RejectionKey;
+use super::lock;
+use crate::interop_state::{InteropState, RejectionKey, canonical};
 use crate::limits::{CLASSIFY_DEADLINE, SESSION_PERMIT_LIMIT};
-use crate::server_state::TestRejection;
+use crate::test_rejection::TestRejection;
 
 impl InteropState {
     /// Returns whether `response_bytes` bytes may be sent to an unvalidated address that has sent

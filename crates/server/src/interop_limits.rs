@@ -2,7 +2,7 @@
 
 use linerate_record::plan::{Direction, Plan, RunKind};
 use linerate_record::record::Caveat;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_stats::units::{format_bit_rate, format_nanos};
 use linerate_sys::clock::Nanos;
 
@@ -42,9 +42,9 @@ impl InteropLimits {
     /// Returns the error for a plan of our own protocol that exceeds the limits; the client can
     /// request less before payload moves.
     #[must_use]
-    pub fn reject_plan(&self, plan: &Plan) -> Option<MeasureError> {
+    pub fn reject_plan(&self, plan: &Plan) -> Option<SessionError> {
         let reject = |option: String, reason: String, next_step: String| {
-            Some(MeasureError::OptionRejected {
+            Some(SessionError::OptionRejected {
                 option,
                 why: reason,
                 next_step,

@@ -2,27 +2,30 @@
 //! permits of unvalidated clients, rejection log, limits.
 
 mod expectations;
+mod incoming_flow;
 mod open_flows;
+mod rejection_log;
 mod rejections;
 
-use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use expectations::ExpectationEntry;
+use expectations::ExpectationTable;
 use linerate_protocol::amplification_guard::{AmplificationGuard, GuardRules, IpNetwork};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use open_flows::FlowTable;
 
-use super::limits::InteropLimits;
-use super::rejection_log::RejectionLog;
+use crate::interop_limits::InteropLimits;
 use crate::limits::TEST_LIMIT;
-use crate::server::{EventCallback, ServerOptions};
+use crate::options::{EventCallback, ServerOptions};
 pub use expectations::{ExpectationGuard, ExpectedFlow};
+pub use incoming_flow::{IncomingFlow, canonical};
 pub use open_flows::OpenFlowEntry;
+pub use rejection_log::RejectionKey;
+use rejection_log::RejectionLog;
 
 /// Limit of concurrent tests of unvalidated and unidentified clients, which can be forged: half of
 /// all tests.
@@ -35,7 +38,7 @@ const NETWORKS_MAX_AGE_NS: Nanos = 5_000_000_000;
 pub struct InteropState {
     guard: Mutex<AmplificationGuard>,
     networks_read_ns: AtomicU64,
-    expectations: Mutex<HashMap<u64, ExpectationEntry>>,
+    expectations: ExpectationTable,
     next_expectation: AtomicU64,
     open_flows: FlowTable,
     unvalidated_tests: Arc<AtomicUsize>,
@@ -70,7 +73,7 @@ impl Default for InteropState {
                 16,
             )),
             networks_read_ns: AtomicU64::new(0),
-            expectations: Mutex::default(),
+            expectations: Arc::default(),
             next_expectation: AtomicU64::new(0),
             open_flows: Arc::default(),
             unvalidated_tests: Arc::default(),
@@ -183,8 +186,8 @@ impl InteropState {
         lock(&self.guard).allows_replies_to(address.to_canonical())
     }
 
-    /// Reads the connected networks again once they are older than [`NETWORKS_MAX_AGE_NS`]: an interface
-    /// may have come up.
+    /// Reads the connected networks again once they are older than [`NETWORKS_MAX_AGE_NS`]: an
+    /// interface may have come up.
     fn refresh_networks(&self) {
         let now = clock::now();
         let read = self.networks_read_ns.load(Relaxed);

@@ -1,15 +1,14 @@
 //! Connections and flows that a running test expects, apart from its control connection.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 
 use linerate_protocol::iperf3::Cookie;
 
-use super::{InteropState, lock};
-use crate::handlers::AcceptedClient;
-use crate::server_state::ServerState;
-use crate::udp_demux::IncomingFlow;
+use super::lock;
+use crate::interop_state::{IncomingFlow, InteropState};
 
 /// Connection or flow that a test expects.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,6 +32,9 @@ pub enum ExpectedFlow {
     },
 }
 
+/// Expected flows of all tests, by number.
+pub(super) type ExpectationTable = Arc<Mutex<HashMap<u64, ExpectationEntry>>>;
+
 pub(super) struct ExpectationEntry {
     flow: ExpectedFlow,
     /// Address of the client; flows of other addresses do not match.
@@ -42,13 +44,13 @@ pub(super) struct ExpectationEntry {
 
 /// Registration of an expected flow; removed on drop.
 pub struct ExpectationGuard {
-    server: Arc<ServerState>,
+    expectations: ExpectationTable,
     id: u64,
 }
 
 impl Drop for ExpectationGuard {
     fn drop(&mut self) {
-        lock(&self.server.interop.expectations).remove(&self.id);
+        lock(&self.expectations).remove(&self.id);
     }
 }
 
@@ -56,18 +58,17 @@ impl InteropState {
     /// Registers an expected flow of a client; matching arrivals go to `arrivals`. Returns `None`
     /// if another test of this client already expects the same.
     pub fn expect(
-        client: &AcceptedClient,
+        &self,
+        peer: IpAddr,
         flow: ExpectedFlow,
         arrivals: mpsc::Sender<IncomingFlow>,
     ) -> Option<ExpectationGuard> {
-        let interop = &client.server.interop;
-        let peer = client.peer.ip();
-        let mut expected = lock(&interop.expectations);
+        let mut expected = lock(&self.expectations);
         let is_taken = |entry: &ExpectationEntry| entry.flow == flow && entry.peer == peer;
         if expected.values().any(is_taken) {
             return None;
         }
-        let id = interop.next_expectation.fetch_add(1, Relaxed);
+        let id = self.next_expectation.fetch_add(1, Relaxed);
         expected.insert(
             id,
             ExpectationEntry {
@@ -77,7 +78,7 @@ impl InteropState {
             },
         );
         Some(ExpectationGuard {
-            server: Arc::clone(&client.server),
+            expectations: Arc::clone(&self.expectations),
             id,
         })
     }

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 
-use super::{InteropState, lock};
+use super::lock;
+use crate::interop_state::InteropState;
 
 /// Limit of flows that are open at a time.
 const FLOW_LIMIT: usize = 8_192;

@@ -1,6 +1,5 @@
 //! Sessions of the linerate service on a stack. Each session has a thread for its control
-//! connection,
-//! while the thread that owns the stack moves its payload.
+//! connection, while the thread that owns the stack moves its payload.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -13,8 +12,8 @@ use linerate_record::event::Event;
 use linerate_session::control_connection::ControlStream;
 use linerate_transport::stack_thread::StackThread;
 
-use crate::handlers::InteropState;
-use crate::server::{EventCallback, InteropOptions, ServerOptions};
+use crate::interop_state::InteropState;
+use crate::options::{EventCallback, InteropOptions, ServerOptions};
 use crate::server_session::serve_session;
 use crate::server_stack::ServerStack;
 use crate::server_state::ServerState;
@@ -31,8 +30,7 @@ pub struct LinerateService {
 }
 
 /// Prepares the context of the services, and the linerate service if it is among them. Events of
-/// its
-/// tests, and rejections of all services, go to `events`.
+/// its tests, and rejections of all services, go to `events`.
 pub fn prepare(
     services: &[ServiceSpec],
     allow: &[IpNetwork],
