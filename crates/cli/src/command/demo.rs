@@ -355,7 +355,7 @@ impl DemoHosts {
                 // Without it, loss points are less exact.
                 let network = lab.current_lab().ok().map(topology_of).map(Arc::new);
                 lab.host("client")?
-                    .run(|| run_client(&client, network.as_ref(), stop, emit))?
+                    .run(|| run_client(client, network.as_ref(), stop, emit))?
             }
             Self::Loopback => client.run(stop, emit),
         };

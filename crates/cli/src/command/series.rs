@@ -68,7 +68,7 @@ impl SeriesRunner<'_> {
         }));
         let mut emit = |what| events.send(Event { test, kind: what });
         let outcome = run_client(
-            &client,
+            client,
             self.network.as_ref(),
             &self.stop.atomic(),
             &mut emit,
@@ -125,7 +125,7 @@ impl SeriesRunner<'_> {
         let network = self.network.clone();
         let (result, loaded) = std::thread::scope(|scope| {
             let body = || {
-                run_client(&load, network.as_ref(), &load_stop, &mut |what| {
+                run_client(load, network.as_ref(), &load_stop, &mut |what| {
                     if matches!(what, EventKind::Started { .. }) {
                         started.store(true, Relaxed);
                     }

@@ -37,7 +37,7 @@ pub fn run_with_stages(
     emit: &mut dyn FnMut(EventKind),
 ) -> Result<(Record, Option<SessionError>), SessionError> {
     if client.plan.timestamps.is_none() {
-        return run_client(&client, network, stop, emit);
+        return run_client(client, network, stop, emit);
     }
     let (mut record, mut failure) = run_pass(client, TimestampLevel::None, network, stop, emit)?;
     if failure.is_none() && !record.interrupted {
