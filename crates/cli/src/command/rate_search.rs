@@ -5,6 +5,7 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_interop::run_client;
 use linerate_record::event::{Event, EventKind};
 use linerate_record::exit;
+use linerate_record::ids::CaveatId;
 use linerate_record::pace::PaceBurst;
 use linerate_record::plan::Plan;
 use linerate_record::record::{Caveat, Record, Summary, new_id};
@@ -252,12 +253,13 @@ fn trial_result(record: &Record) -> Option<RateTrialResult> {
         .filter_map(|stream| stream.sender.as_ref()?.send_refused)
         .sum();
     let not_sent = not_sent as f64 * (record.plan.payload_bytes * 8) as f64 / seconds.max(1e-9);
-    let doubts = |id: &str| record.validity.iter().any(|doubt| doubt.id == id);
+    let mut caveats = record.validity.iter();
+    let load_met = !caveats.any(|caveat| caveat.id == CaveatId::ToolLimit);
     Some(RateTrialResult {
         offered_bps: summary.offered_bps? + not_sent,
         received_bps: summary.goodput_bps?,
         loss: summary.loss_fraction?,
-        load_met: !doubts("tool-limit"),
+        load_met,
         stall_burst: summary
             .lateness_ns
             .filter(|lateness| lateness.max > STALL_NS)
@@ -334,7 +336,7 @@ fn resolution_missed(search: &RateSearchResult) -> Option<Caveat> {
     let gap = search.gap()?;
     (search.stopped_by == "resolution" && gap > search.resolution).then(|| {
         Caveat::new(
-            "resolution-missed",
+            CaveatId::ResolutionMissed,
             format!(
                 "the highest passed and the lowest failed rate are {} apart, but the resolution is {}: rates \
                  between them passed a short trial and failed the longer one",

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use linerate_record::capacity::{SizeCapacity, Throughput};
 use linerate_record::generate::{WIRE_OVERHEAD_BYTES, line_rate_fps};
+use linerate_record::ids::{CaveatId, StoredId};
 use linerate_stats::histogram::Histogram;
 use linerate_workload::pacer::Pacer;
 
@@ -197,7 +198,7 @@ fn run_suite(
     host: SimulatedHost,
     options: SuiteOptions,
     seed: u64,
-) -> (SizeCapacity, Vec<String>) {
+) -> (SizeCapacity, Vec<StoredId<CaveatId>>) {
     let mut random = fastrand::Rng::with_seed(seed);
     let (resolution, trial_s) = (options.resolution, options.trial_s);
     let mut suite = Rfc2544Suite::new(options);
@@ -264,7 +265,7 @@ fn rate_limiter_burst_is_reported() {
     for (trial_s, expect_report) in [(1.0, true), (5.0, true), (300.0, false)] {
         let (size, doubts) = run_suite(device, CALM, options(trial_s), 1);
         let throughput = &size.throughput[0];
-        let is_reported = doubts.contains(&"short-trials".to_owned());
+        let is_reported = doubts.contains(&CaveatId::ShortTrials.into());
         assert_eq!(
             is_reported, expect_report,
             "{trial_s} s: {throughput:?} {doubts:?}"
@@ -300,7 +301,7 @@ fn loss_at_any_rate_is_reported_and_is_no_buffer() {
                 "{seed}: {throughput:?}"
             );
         }
-        let is_reported = doubts.contains(&"loss-at-any-rate".to_owned());
+        let is_reported = doubts.contains(&CaveatId::LossAtAnyRate.into());
         // A goal that allows the loss finds the capacity, although trials at low rates lost more of
         // their few frames.
         let fps = goal_above.fps.unwrap();
