@@ -3,7 +3,7 @@
 use std::fmt;
 
 use linerate_record::capacity::{CapacityTrial, SizeCapacity, Throughput};
-use linerate_record::ids::CaveatId;
+use linerate_record::ids::{CaveatId, SearchEnd};
 use linerate_record::record::Caveat;
 use linerate_stats::units::{format_count, format_nanos, format_per_second, format_share};
 
@@ -247,7 +247,7 @@ fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Caveat
             required_s = required_s.max(needed_s);
         }
         let frames = fps * trial_s;
-        if goal.stopped_by == "resolution" && frames * resolution < 1.0 {
+        if goal.stopped_by == SearchEnd::Resolution && frames * resolution < 1.0 {
             let needed_s = 1.0 / (fps * resolution);
             too_few.push(CaveatCandidate {
                 size: &size.size,
@@ -332,7 +332,7 @@ mod tests {
             contradicted_fps: Some(500.0),
             contradicted_loss: Some(loss),
             short_trial_surplus_frames: Some(fps),
-            stopped_by: "resolution".to_owned(),
+            stopped_by: SearchEnd::Resolution.into(),
             ..Throughput::default()
         };
         let size = |size: &str, fps, loss| SizeCapacity {

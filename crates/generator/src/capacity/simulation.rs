@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use linerate_record::capacity::{SizeCapacity, Throughput};
 use linerate_record::generate::{WIRE_OVERHEAD_BYTES, line_rate_fps};
-use linerate_record::ids::{CaveatId, StoredId};
+use linerate_record::ids::{CaveatId, SearchEnd, StoredId};
 use linerate_stats::histogram::Histogram;
 use linerate_workload::pacer::Pacer;
 
@@ -246,7 +246,7 @@ fn a_queue_is_no_capacity() {
                     "{queue_frames} frames, {trial_s} s, {delay_s} s: {throughput:?} {doubts:?}"
                 );
                 assert!(is_close(throughput, device.rate_fps), "{details}");
-                assert_eq!(throughput.stopped_by, "resolution", "{details}");
+                assert_eq!(throughput.stopped_by, SearchEnd::Resolution, "{details}");
                 // A trial of 0.5 s has 1,175 frames: enough for the resolution.
                 assert!(doubts.is_empty(), "{details}");
             }
@@ -337,7 +337,9 @@ fn losses_of_this_host_are_not_the_devices() {
                     let throughput = &size.throughput[0];
                     let is_found = is_close(throughput, device.rate_fps);
                     assert!(
-                        is_found || !doubts.is_empty() || throughput.stopped_by == "generator",
+                        is_found
+                            || !doubts.is_empty()
+                            || throughput.stopped_by == SearchEnd::Generator,
                         "{host:?} {device:?}: {throughput:?}"
                     );
                     found += u32::from(is_found);
