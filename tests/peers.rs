@@ -347,12 +347,18 @@ fn the_file_for_devices_compiles_and_serves() {
             }
             // Unread timestamps are ordinary bytes, and their position suggests what they may be.
             let record = pair.record("latency --peer echo -u -n 500");
-            assert!(has_doubt(&record, "device-stamps-unread"), "{record:#}");
+            assert!(has_doubt(&record, "device-timestamps-unread"), "{record:#}");
             // Read with a wrong frequency they are impossible, and a warning reports it.
             let record = pair.record("latency --peer echo -u -n 500 --device-stamps 16,hz=1k");
-            assert!(has_doubt(&record, "device-stamps-impossible"), "{record:#}");
+            assert!(
+                has_doubt(&record, "device-timestamps-impossible"),
+                "{record:#}"
+            );
             let record = pair.record("latency --peer echo -u -n 500 -l 99 --device-stamps 70");
-            assert!(has_doubt(&record, "device-stamps-missing"), "{record:#}");
+            assert!(
+                has_doubt(&record, "device-timestamps-missing"),
+                "{record:#}"
+            );
             drop(server);
             continue;
         }
@@ -391,7 +397,10 @@ fn the_file_for_devices_compiles_and_serves() {
                 pair.client("throughput --peer discard -u -b 10M -t 1 --json --far-report");
             let output = finish(client.arg(report_command)).expect(1);
             let record = output.json();
-            assert!(has_doubt(&record, "far-report-failed"), "{report_command}");
+            assert!(
+                has_doubt(&record, "remote-report-failed"),
+                "{report_command}"
+            );
             assert!(
                 record["summary"]["goodput_bps"].is_null(),
                 "{report_command}"

@@ -174,6 +174,7 @@ impl EventReceiver {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::CaveatId;
     use linerate_record::record::Caveat;
 
     use super::*;
@@ -184,7 +185,7 @@ mod tests {
         let doubt = Event {
             test: 1,
             kind: EventKind::CaveatRaised {
-                caveat: Caveat::new("x", "why"),
+                caveat: Caveat::new(CaveatId::Steal, "why"),
             },
         };
         let reserved: Vec<bool> = (0..4).map(|_| limits.limit_for(&doubt).reserve()).collect();

@@ -10,6 +10,7 @@ use linerate_port::caveats::peer_outage_caveat;
 use linerate_port::{PortError, PortUrl, QueueTotals};
 use linerate_record::facts::Role;
 use linerate_record::forward::{ForwardFigures, ForwardPlan, IdleStrategy, StreamRoute};
+use linerate_record::ids::{CaveatId, LossPoint};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, FlowEnd, Interval, PacketLoss, Record, Summary, new_id};
 use linerate_sys::cpu::MIN_SPINNING_SHARE;
@@ -354,7 +355,7 @@ fn losses(figures: &ForwardFigures) -> Vec<PacketLoss> {
     let packets = figures.link_losses();
     let on_links = (packets > 0).then(|| PacketLoss {
         direction: Direction::Receive,
-        place: "emulated-link".to_owned(),
+        place: LossPoint::EmulatedLink.into(),
         packets,
         exact: true,
         at_least: None,
@@ -369,14 +370,14 @@ fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
     let usable = cpu::list_usable().map_or(0, |usable| usable.len());
     if threads > usable && usable > 0 {
         caveats.push(Caveat::new(
-            "more-threads-than-cores",
+            CaveatId::MoreThreadsThanCores,
             format!("{threads} threads shared {usable} processors: they waited for each other"),
         ));
     }
     let min_share = run_result.min_core_share();
     if run_result.is_disturbed(settings) && threads <= usable {
         caveats.push(Caveat::new(
-            "core-disturbed",
+            CaveatId::CoreDisturbed,
             format!(
                 "a forwarding thread had its core for {:.0} % of the time only: other work ran \
                  there",
@@ -406,7 +407,7 @@ fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
     }
     caveats.extend(run_result.numa_caveat.clone());
     if let Some(port_error) = &run_result.port_error {
-        caveats.push(Caveat::new("port-stopped", port_error.to_string()));
+        caveats.push(Caveat::new(CaveatId::PortStopped, port_error.to_string()));
     }
     caveats
 }
@@ -444,8 +445,8 @@ mod tests {
             panic!("one place");
         };
         assert_eq!(
-            (&*link.place, link.packets, link.exact),
-            ("emulated-link", 25, true)
+            (link.place.known(), link.packets, link.exact),
+            (Some(LossPoint::EmulatedLink), 25, true)
         );
     }
 

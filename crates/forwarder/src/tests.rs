@@ -6,6 +6,7 @@ use std::time::Duration;
 use linerate_packet::mac_address::MacAddress;
 use linerate_port::{FrameRunError, PortUrl, RxQueue, TxQueue, memory_plan, open};
 use linerate_record::forward::{IdleStrategy, PortTopology};
+use linerate_record::ids::CaveatId;
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
@@ -68,7 +69,7 @@ fn port_error_ends_the_run_at_once() {
     // The record contains the error with its remedy.
     let record = record(&urls(&names), &settings, &times, run_result);
     let caveats = record.validity.iter();
-    let mut caveats = caveats.filter(|caveat| caveat.id == "port-stopped");
+    let mut caveats = caveats.filter(|caveat| caveat.id == CaveatId::PortStopped);
     let why = &caveats.next().expect("it stopped").reason;
     assert!(
         why.contains("damaged") && why.contains("give rx= a complete"),

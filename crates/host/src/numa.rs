@@ -1,5 +1,6 @@
 //! NUMA placement of ports, frame memory and threads.
 
+use linerate_record::ids::CaveatId;
 use linerate_record::record::Caveat;
 
 use crate::snapshot::{self, NumaNodes};
@@ -50,7 +51,7 @@ impl NumaPlacement {
             .map(|(resource, node)| format!("{resource} on node {node}"))
             .collect();
         Some(Caveat::new(
-            "numa-nodes",
+            CaveatId::NumaNodes,
             format!(
                 "the run uses several NUMA nodes ({}), and frames cross between them: use one node with \
                  numactl --cpunodebind={first_node} --membind={first_node} linerate ..., and CPUs of that node",

@@ -11,6 +11,7 @@ use jiff::Timestamp;
 use linerate_protocol::control::FlowToken;
 use linerate_record::event::EventKind;
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, Record};
 use linerate_session::client::Client;
@@ -315,7 +316,7 @@ fn run_attempt(
     .run();
     if control.has_stopped() {
         let caveats = &mut results.local.caveats;
-        caveats.retain(|caveat| caveat.id != "stream-broken");
+        caveats.retain(|caveat| caveat.id != CaveatId::StreamBroken);
     }
     let broken = broken_flow_error(remote, &results.local.caveats).filter(|_| !results.interrupted);
     let broken = broken.or_else(|| {
@@ -334,7 +335,7 @@ fn run_attempt(
     test.failure = results.failure.or(broken);
     if let Some(remote_message) = driver.remote_error().filter(|_| test.failure.is_none()) {
         test.local_results.caveats.push(Caveat::new(
-            "far-error",
+            CaveatId::RemoteError,
             format!(
                 "the server reported a failure ({remote_message}); its figures, and those of this \
                  end, are what was moved all the same"
@@ -355,11 +356,12 @@ fn run_attempt(
         });
         match fetched {
             Ok(warning) => {
-                let warning = warning.map(|warning| Caveat::new("far-report-odd", warning));
+                let warning =
+                    warning.map(|warning| Caveat::new(CaveatId::RemoteReportInconsistent, warning));
                 test.local_results.caveats.extend(warning);
             }
             Err(cause) => {
-                let caveat = Caveat::new("far-report-failed", cause.to_string());
+                let caveat = Caveat::new(CaveatId::RemoteReportFailed, cause.to_string());
                 test.local_results.caveats.push(caveat);
                 report_failure = Some(SessionError::ReportCommand(cause.report()));
             }
@@ -415,7 +417,9 @@ fn rejected_datagrams_error(
 
 /// Returns the error for a broken flow: the server rejected it or has gone.
 fn broken_flow_error(remote: SocketAddr, caveats: &[Caveat]) -> Option<SessionError> {
-    let broken = caveats.iter().find(|caveat| caveat.id == "stream-broken")?;
+    let broken = caveats
+        .iter()
+        .find(|caveat| caveat.id == CaveatId::StreamBroken)?;
     let text = &broken.reason;
     Some(protocol_error(
         remote,

@@ -279,6 +279,7 @@ fn interval_of_rates(run: &Record) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use linerate_record::experiment::{ExperimentPoint, FigureSpec, KnobAxis, KnobValues};
+    use linerate_record::ids::CaveatId;
     use linerate_record::record::Caveat;
     use linerate_record::run_set::RunSet;
     use linerate_record::run_set::SetResult;
@@ -288,7 +289,7 @@ mod tests {
     fn experiment(id: &str, hops: &[(&str, f64)]) -> Document {
         let text = include_str!("../tests/fixtures/run-1.json");
         let mut run: Record = serde_json::from_str(text).unwrap();
-        run.validity = vec![Caveat::new("crowded-cores", "10 % of a core")];
+        run.validity = vec![Caveat::new(CaveatId::CrowdedCores, "10 % of a core")];
         let setting = |value: &str| -> KnobValues {
             [("hops".to_owned(), value.to_owned())]
                 .into_iter()

@@ -177,7 +177,7 @@ pub fn render_experiment(result: &ExperimentResult, set: &RunSet) -> String {
                 out,
                 "- {} ({})",
                 escape_cell(&kind.describe()),
-                escape_cell(&kind.example.id)
+                escape_cell(kind.example.id.as_str())
             );
         }
     }

@@ -6,6 +6,7 @@ mod samples;
 use insta::assert_snapshot;
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::expect::Expectation;
+use linerate_record::ids::StoredId;
 use linerate_record::plan::Direction;
 use linerate_record::record::{Caveat, Record, ServedClient};
 use linerate_report::lines::LiveLines;
@@ -394,7 +395,10 @@ fn every_event_is_one_line_of_json() {
     let raised = Event {
         test: 1,
         kind: EventKind::CaveatRaised {
-            caveat: Caveat::new("cores-shared", "both ends share 2 cores"),
+            caveat: Caveat {
+                id: StoredId::from_text("cores-shared".to_owned()),
+                reason: "both ends share 2 cores".to_owned(),
+            },
         },
     };
     assert_snapshot!(stream::event_line(&raised, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"caveat","caveat":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);

@@ -3,6 +3,7 @@
 use std::io;
 
 use linerate_host::settings::idle_hold::hold_idle_states;
+use linerate_record::ids::CaveatId;
 use linerate_record::record::Caveat;
 use linerate_sys::perf_events::{Tracepoint, TracepointRecorder, find_tracepoint_ids};
 use linerate_sys::{cpu, scheduling, socket};
@@ -22,7 +23,7 @@ fn unprivileged_by(grants: &[Grant], honours: impl Fn(Grant) -> io::Result<()>) 
         .filter_map(|&(name, grant)| {
             let error = honours(grant).err()?;
             Some(Caveat::new(
-                "grant-without-privilege",
+                CaveatId::GrantWithoutPrivilege,
                 format!(
                     "--grant {name} cannot be honoured ({error}): it needs {}; clients that request \
                      it run without it, or are rejected",

@@ -1,5 +1,6 @@
 //! Limits of the server for one test.
 
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind};
 use linerate_record::record::Caveat;
 use linerate_session::error::SessionError;
@@ -119,7 +120,7 @@ impl InteropLimits {
             && rate.is_none_or(|rate| rate > limit)
         {
             caveats.push(Caveat::new(
-                "held-to-max-rate",
+                CaveatId::HeldToMaxRate,
                 format!(
                     "the server sends no more than {} in one test (its --max-rate)",
                     format_bit_rate(limit as f64)
@@ -139,7 +140,7 @@ impl InteropLimits {
 pub fn time_limit_caveat(limit_ns: Nanos) -> Caveat {
     let after = format_nanos(limit_ns as f64);
     let why = format!("the server ends tests after {after} (its --max-time)");
-    Caveat::new("cut-short", why)
+    Caveat::new(CaveatId::CutShort, why)
 }
 
 /// Formats a rate as a command-line argument.
@@ -260,14 +261,14 @@ mod tests {
         );
         plan.directions = vec![Direction::Receive];
         plan.duration_ns = Some(3_000_000_000);
-        let ids = |plan: &Plan| -> Vec<String> {
+        let ids = |plan: &Plan| -> Vec<_> {
             let caveats = limits.limit_caveats(plan).into_iter();
             caveats.map(|caveat| caveat.id).collect()
         };
-        assert_eq!(ids(&plan), ["held-to-max-rate", "cut-short"]);
+        assert_eq!(ids(&plan), [CaveatId::HeldToMaxRate, CaveatId::CutShort]);
         plan.rate_bps = Some(10_000_000);
-        assert_eq!(ids(&plan), ["cut-short"]);
+        assert_eq!(ids(&plan), [CaveatId::CutShort]);
         plan.streams = 3;
-        assert_eq!(ids(&plan), ["held-to-max-rate", "cut-short"]);
+        assert_eq!(ids(&plan), [CaveatId::HeldToMaxRate, CaveatId::CutShort]);
     }
 }

@@ -14,6 +14,7 @@ use linerate_port::caveats::no_peer_caveat;
 use linerate_protocol::amplification_guard::IpNetwork;
 use linerate_record::event::Event;
 use linerate_record::facts::Role;
+use linerate_record::ids::{CaveatId, StoredId};
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::record::{Caveat, Record, Summary, new_id};
 use linerate_record::stack::{
@@ -130,7 +131,7 @@ fn monitor(
     let mut failure = None;
     let mut interrupted = false;
     let base = last_reading.counters;
-    let mut reported: Vec<String> = Vec::new();
+    let mut reported: Vec<StoredId<CaveatId>> = Vec::new();
     let mut next_warning_ns = start_ns;
     loop {
         test_events

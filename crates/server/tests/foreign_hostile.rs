@@ -16,6 +16,7 @@ use common::third_party::InteropServer;
 use linerate_interop::run_client;
 use linerate_protocol::iperf2::datagram::HEADER_BYTES;
 use linerate_protocol::iperf2::{Iperf2Direction, Iperf2Settings};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::Record;
 use linerate_server::options::InteropOptions;
@@ -653,7 +654,12 @@ fn limits_are_enforced_and_logged() {
     stop.store(true, Relaxed);
     sender.join().unwrap();
     assert!(record.interrupted);
-    assert!(record.validity.iter().any(|doubt| doubt.id == "cut-short"));
+    assert!(
+        record
+            .validity
+            .iter()
+            .any(|doubt| doubt.id == CaveatId::CutShort)
+    );
     assert!(record.summary.duration_ns.unwrap() < 10_000_000_000);
     assert_eq!(record.directions[0].direction, Direction::Send);
 
@@ -714,7 +720,7 @@ fn linerate_clients_are_subject_to_the_servers_limits() {
         plan.rate_bps = Some(50_000_000);
     })
     .unwrap();
-    let is_cut_short = |record: &Record| record.validity.iter().any(|d| d.id == "cut-short");
+    let is_cut_short = |record: &Record| record.validity.iter().any(|d| d.id == CaveatId::CutShort);
     assert!(
         record.interrupted && is_cut_short(&record),
         "{:?}",

@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{
     DEFAULT_BUSY_POLL_NS, Direction, Plan, RunKind, SendCopy, TransportProtocol, UdpOffload,
     WaitMode,
@@ -372,7 +373,7 @@ pub fn resolve_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Caveat>
         });
     }
     Ok(Some(Caveat::new(
-        "offload-refused",
+        CaveatId::OffloadRefused,
         format!("this kernel has no UDP {name} ({error}): one datagram per call"),
     )))
 }

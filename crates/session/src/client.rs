@@ -13,6 +13,7 @@ use linerate_protocol::control::{
 };
 use linerate_record::event::EventKind;
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind};
 use linerate_record::record::{Caveat, Record};
 use linerate_record::stack::ControlPath;
@@ -305,7 +306,7 @@ impl Client {
         });
         if clock_unknown {
             record.validity.push(Caveat::new(
-                "clock-unknown",
+                CaveatId::ClockUnknown,
                 "the offset of the server's clock is unknown: timestamps of both ends are not combined",
             ));
         }
@@ -471,7 +472,7 @@ pub(super) fn unexpected_message(peer: SocketAddr, reason: &str) -> SessionError
 
 /// Returns the error of a run with a broken flow: its figures end at the break.
 fn broken_flow(record: &Record, server: SocketAddr) -> Option<SessionError> {
-    let broken = |doubt: &&Caveat| doubt.id == "stream-broken";
+    let broken = |doubt: &&Caveat| doubt.id == CaveatId::StreamBroken;
     let doubt = record.validity.iter().find(broken)?;
     (!record.interrupted).then(|| SessionError::PeerFailed {
         peer: server,

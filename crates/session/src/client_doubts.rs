@@ -1,5 +1,6 @@
 //! Warnings about the figures that are known before the measurement.
 
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Plan, RunKind, WaitMode};
 use linerate_record::record::Caveat;
 use linerate_workload::SPIN_BEFORE_DEPARTURE_NS;
@@ -24,7 +25,7 @@ pub(super) fn warnings_before(
         && !(plan.wait.as_ref()).is_some_and(|wait| spins(wait.client) || spins(wait.server));
     if shares_cores && busy > cores && plan.kind == RunKind::Throughput && !sleeps {
         warnings.push(Caveat::new(
-            "shared-cores",
+            CaveatId::SharedCores,
             format!("both ends run on this machine: {busy} busy threads on {cores} cores"),
         ));
     }
@@ -35,7 +36,7 @@ pub(super) fn warnings_before(
     });
     if throttled && (!plan.round_trip.yields() || !plan.timestamps.is_none()) {
         warnings.push(Caveat::new(
-            "rt-throttle",
+            CaveatId::RtThrottle,
             "the kernel throttles a spinning real-time thread (kernel.sched_rt_runtime_us): \
              gaps of some 50 ms per second; use --wait block with it, or --rt-yield",
         ));
@@ -54,7 +55,7 @@ fn awake_threads_warning(plan: &Plan, usable_cpus: usize, shares_cores: bool) ->
     // A single thread waits only for its own departures.
     (threads > 1 && busy > available.max(1.0)).then(|| {
         Caveat::new(
-            "awake-threads",
+            CaveatId::AwakeThreads,
             format!(
                 "an open-loop thread is awake {} us before each departure: \
                  {threads} of them keep {busy:.1} CPUs busy, and this end has {usable_cpus}; requests leave late; \
@@ -68,9 +69,10 @@ fn awake_threads_warning(plan: &Plan, usable_cpus: usize, shares_cores: bool) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use linerate_record::ids::StoredId;
     use linerate_record::plan::{PerEnd, TransportProtocol};
 
-    fn warnings_of_spinning(change: impl FnOnce(&mut Plan)) -> Vec<String> {
+    fn warnings_of_spinning(change: impl FnOnce(&mut Plan)) -> Vec<StoredId<CaveatId>> {
         let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far".to_owned());
         plan.wait = Some(PerEnd::same(WaitMode::Spin));
         plan.sched = PerEnd::same("fifo:50".parse().expect("a scheduling class"));
@@ -81,7 +83,8 @@ mod tests {
 
     #[test]
     fn the_throttle_is_reported_unless_threads_yield() {
-        let throttled = |doubts: Vec<String>| doubts.contains(&"rt-throttle".to_owned());
+        let throttled =
+            |doubts: Vec<StoredId<CaveatId>>| doubts.contains(&CaveatId::RtThrottle.into());
         assert!(throttled(warnings_of_spinning(|_| {})));
         assert!(!throttled(warnings_of_spinning(|plan| plan
             .round_trip
@@ -109,7 +112,7 @@ mod tests {
             plan.streams = streams;
             change(&mut plan);
             let doubts = warnings_before(&plan, true, Some(logical));
-            doubts.iter().any(|doubt| doubt.id == "shared-cores")
+            doubts.iter().any(|doubt| doubt.id == CaveatId::SharedCores)
         };
         let shared = |streams, logical| shared_with(streams, logical, |_| ());
         // Two threads and enough CPUs, even if this process may use only some of them.

@@ -25,6 +25,7 @@ use linerate_protocol::control::{EndResults, StopRun as StopFrame};
 use linerate_record::cost::{MachineTime, ProcessorTime};
 use linerate_record::event::EventKind;
 use linerate_record::facts::{HostFacts, Role};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, SchedPolicy, TransportProtocol};
 use linerate_record::record::{Caveat, Interval};
 use linerate_sys::clock::Nanos;
@@ -619,7 +620,7 @@ impl RunState<'_> {
         }
         if self.exchange.drain_incomplete {
             doubts.push(Caveat::new(
-                "drain-cut",
+                CaveatId::DrainCut,
                 format!(
                     "payload was still in flight {} s after the end and is not counted",
                     DRAIN_TIMEOUT_NS / 1_000_000_000

@@ -3,6 +3,7 @@
 
 use linerate_record::cost::ThreadCost;
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, CpuCost, DirectionFigures, FlowEnd};
 use linerate_stats::units::format_share;
@@ -92,7 +93,7 @@ fn saturated_sender(
     }
     let (role, busy) = busiest_least?;
     Some(Caveat::new(
-        "generator-saturated",
+        CaveatId::GeneratorSaturated,
         format!(
             "the {}'s sending threads were busy for {} of the time and never waited for buffer space: \
              {direction} may be limited by them, not by the path",
@@ -122,7 +123,7 @@ fn shared_core(ends: &[EndCpuCost<'_>]) -> Option<Caveat> {
         .into_iter()
         .find(|cpu| other_cpus.contains(cpu))?;
     Some(Caveat::new(
-        "core-shared",
+        CaveatId::CoreShared,
         format!(
             "threads of both ends ran on CPU {core}, and those of one waited for it (ready to run) for {} of \
              the time",
@@ -140,6 +141,7 @@ fn role_name(role: Role) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::StoredId;
     use linerate_record::plan::CpuList;
 
     use super::*;
@@ -186,7 +188,11 @@ mod tests {
         }
     }
 
-    fn warning_ids(sender: ThreadCost, receiver: ThreadCost, change: fn(&mut Plan)) -> Vec<String> {
+    fn warning_ids(
+        sender: ThreadCost,
+        receiver: ThreadCost,
+        change: fn(&mut Plan),
+    ) -> Vec<StoredId<CaveatId>> {
         let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
         change(&mut plan);
         let costs = [cost(Role::Client, sender), cost(Role::Server, receiver)];
@@ -206,7 +212,7 @@ mod tests {
         let none = |_: &mut Plan| {};
         assert_eq!(
             warning_ids(busy(), receiver(), none),
-            ["generator-saturated"]
+            [CaveatId::GeneratorSaturated]
         );
         let waiting = thread(FlowEnd::Sender, 700, 0, 0);
         assert!(warning_ids(waiting, receiver(), none).is_empty());
@@ -232,7 +238,7 @@ mod tests {
         let none = |_: &mut Plan| {};
         assert_eq!(
             warning_ids(sender(), thread(FlowEnd::Receiver, 500, 0, 1), none),
-            ["core-shared"]
+            [CaveatId::CoreShared]
         );
         assert!(warning_ids(sender(), thread(FlowEnd::Receiver, 500, 0, 0), none).is_empty());
         let calm = thread(FlowEnd::Sender, 600, 10, 1);

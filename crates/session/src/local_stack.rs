@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use linerate_port::PortError;
 use linerate_record::event::ErrorReport;
 use linerate_record::facts::{HostFacts, Role};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{
     Direction, MAX_DATAGRAM_BYTES, Plan, RunKind, SchedPolicy, TransportProtocol, UdpOffload,
     WaitMode,
@@ -25,7 +26,7 @@ use super::dial::SourceBinding;
 use super::thread_plan::{ThreadPlan, usable_cpus};
 use super::{pace, setup};
 use crate::error::SessionError;
-use crate::record_assembly::{PEER_LOST, peer_lost_warning};
+use crate::record_assembly::peer_lost_warning;
 use crate::stack_rejections as rejections;
 
 /// Network stack of the client's end.
@@ -101,7 +102,7 @@ impl LocalStack {
         let why = self.explain_error(error);
         if let SessionError::Port(port) = &why {
             let mut doubts = record.validity.iter_mut();
-            if let Some(doubt) = doubts.find(|doubt| doubt.id == PEER_LOST) {
+            if let Some(doubt) = doubts.find(|doubt| doubt.id == CaveatId::PeerVanished) {
                 let ErrorReport {
                     object, situation, ..
                 } = port.report();

@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use linerate_host::snapshot::netlink;
 use linerate_record::facts::HostFacts;
+use linerate_record::ids::CaveatId;
 use linerate_record::pace::PacingMethod;
 use linerate_record::plan::{Plan, TransportProtocol};
 use linerate_record::record::Caveat;
@@ -159,7 +160,7 @@ fn pacing_warning(plan: &Plan, qdiscs: &[String], host: &HostFacts) -> Option<Ca
     };
     let command = format!("tc qdisc replace dev {name} root fq");
     Some(Caveat::new(
-        "pacing-not-honoured",
+        CaveatId::PacingNotHonoured,
         match plan.pace.method {
             PacingMethod::Txtime => format!(
                 "{name} has {has}: no qdisc delays datagrams until their departure times \

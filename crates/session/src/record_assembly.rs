@@ -7,6 +7,7 @@ use linerate_protocol::control::{EndResults, FlowFigures};
 use linerate_record::call_times::CallsByName;
 use linerate_record::cost::fairness_index;
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, TimestampLevel, TransportProtocol};
 use linerate_record::record::{
     Caveat, CounterDelta, DeviceTimes, DirectionFigures, Record, StreamFigures, Summary, new_id,
@@ -20,13 +21,10 @@ use crate::error::SessionError;
 use crate::loss::PathLinks;
 use crate::{end_limits, loss, rate_accuracy};
 
-/// Id of the warning that the other end sent no results.
-pub const PEER_LOST: &str = "peer-vanished";
-
-/// Returns the warning with its reason.
+/// Returns the warning that the other end sent no results.
 pub fn peer_lost_warning(why: impl std::fmt::Display) -> Caveat {
     Caveat::new(
-        PEER_LOST,
+        CaveatId::PeerVanished,
         format!("{why}; the record has only this end's half"),
     )
 }
@@ -155,7 +153,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
     }
     if intervals_omitted > 0 {
         doubts.push(Caveat::new(
-            "series-cut",
+            CaveatId::SeriesCut,
             format!(
                 "{intervals_omitted} intervals exceed the storage limit: the figures cover the complete run, the series does not"
             ),
@@ -165,9 +163,9 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
     summary.cpu = cpu;
     summary.memory = memory;
     // `shared-cores` gives the cause, so `core-shared` would repeat it.
-    let shared_cores = doubts.iter().any(|doubt| doubt.id == "shared-cores");
+    let shared_cores = doubts.iter().any(|doubt| doubt.id == CaveatId::SharedCores);
     let limits = limits.into_iter();
-    doubts.extend(limits.filter(|doubt| !(shared_cores && doubt.id == "core-shared")));
+    doubts.extend(limits.filter(|doubt| !(shared_cores && doubt.id == CaveatId::CoreShared)));
     doubts.extend(wrong_responses(&summary));
     doubts.extend(late_responses(&plan, &summary));
     doubts.extend(thin_tail(&summary));
@@ -443,7 +441,7 @@ fn wrong_responses(summary: &Summary) -> Option<Caveat> {
     let responses = summary.round_trips.unwrap_or(0);
     (length + content > 0).then(|| {
         Caveat::new(
-            "wrong-answers",
+            CaveatId::WrongResponses,
             format!(
                 "{} of {responses} responses differ from their requests: {length} in length, {content} in content",
                 length + content,
@@ -461,7 +459,7 @@ fn late_responses(plan: &Plan, summary: &Summary) -> Option<Caveat> {
     let lost = summary.lost.filter(|&lost| lost > 0)?;
     let late = summary.out_of_order.filter(|&late| late > 0)?.min(lost);
     Some(Caveat::new(
-        "late-answers",
+        CaveatId::LateResponses,
         format!(
             "{late} of the {lost} requests that count as lost had a response after the timeout: the \
              server stalled, or a queue delayed them; a longer --timeout counts them"
@@ -479,7 +477,7 @@ fn thin_tail(summary: &Summary) -> Option<Caveat> {
         .collect();
     (!thin.is_empty()).then(|| {
         Caveat::new(
-            "thin-tail",
+            CaveatId::ThinTail,
             format!(
                 "{} round trips have fewer than {MIN_TAIL_SAMPLES} samples above {}: these are single events",
                 rtt.count,
@@ -495,7 +493,8 @@ mod tests {
 
     #[test]
     fn wrong_and_late_responses_are_reported() {
-        let id_and_text = |doubt: Option<Caveat>| doubt.map(|doubt| (doubt.id, doubt.reason));
+        let id_and_text =
+            |doubt: Option<Caveat>| doubt.map(|doubt| (doubt.id.known().unwrap(), doubt.reason));
         let mut summary = Summary {
             round_trips: Some(1_000),
             wrong_length: Some(0),
@@ -510,10 +509,10 @@ mod tests {
         (summary.wrong_length, summary.wrong_content) = (Some(20), Some(1));
         summary.out_of_order = Some(3);
         let (id, text) = id_and_text(wrong_responses(&summary)).expect("a doubt");
-        assert_eq!(id, "wrong-answers");
+        assert_eq!(id, CaveatId::WrongResponses);
         assert!(text.starts_with("21 of 1000 responses"), "{text}");
         let (id, text) = id_and_text(late_responses(&plan, &summary)).expect("a doubt");
-        assert_eq!(id, "late-answers");
+        assert_eq!(id, CaveatId::LateResponses);
         assert!(text.starts_with("3 of the 4 requests"), "{text}");
         // Eight outstanding requests may overtake each other in time.
         plan.round_trip.outstanding = 8;

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use linerate_protocol::control::{EndResults, FlowFigures};
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::facts::{HostFacts, Role};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{
     Caveat, CounterDelta, Interval, MAX_SERVER_TEXT_BYTES, Record, SocketFacts, StreamFigures,
@@ -412,7 +413,7 @@ impl InteropTest {
         let counted = local_flows.iter().filter(counted).count();
         if counted < local_flows.len() {
             caveats.push(Caveat::new(
-                "far-count-unknown",
+                CaveatId::RemoteCountUnknown,
                 format!(
                     "the server reported for {counted} of {} flows what arrived there, and nothing for the \
                      others: the total that arrived is not known",
@@ -493,7 +494,7 @@ impl InteropTest {
             .all(|flow| self.acknowledged.contains_key(&flow.stream.id));
         if self.plan.protocol == TransportProtocol::Udp || !all_acknowledged {
             caveats.push(Caveat::new(
-                "far-count-unknown",
+                CaveatId::RemoteCountUnknown,
                 format!(
                     "a remote end that speaks {} did not report what arrived there: what was sent is known, \
                      goodput and loss are not",
@@ -526,7 +527,7 @@ impl InteropTest {
             });
         }
         caveats.push(Caveat::new(
-            "counted-by-acknowledgement",
+            CaveatId::CountedByAcknowledgement,
             format!(
                 "a remote end that speaks {} does not report what it read: received is what its kernel \
                  acknowledged",

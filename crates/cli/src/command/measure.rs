@@ -5,6 +5,7 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::expect::ExpectationResult;
+use linerate_record::ids::CaveatId;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_stats::units::format_count;
@@ -100,7 +101,7 @@ pub(super) fn server_ended_failure(record: &Record) -> CommandFailure {
         false => plan.host.clone(),
     };
     let mut doubts = record.validity.iter();
-    let next = match doubts.any(|doubt| doubt.id == "cut-short") {
+    let next = match doubts.any(|doubt| doubt.id == CaveatId::CutShort) {
         true => {
             "set a time (-t) within the server's --max-time, or start the server with a higher one"
         }

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicBool;
 
 use linerate_interop::run_client;
 use linerate_record::event::EventKind;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Plan, TimestampLevel};
 use linerate_record::record::{Caveat, Record, RoundTripStage, StagePass};
 use linerate_record::timeline::TraceFile;
@@ -104,7 +105,10 @@ fn describe_pass(plan: &Plan, stamps: TimestampLevel) -> String {
 }
 
 fn pass_failed(failure: &SessionError) -> Caveat {
-    Caveat::new("no-stages", format!("the timestamp pass failed: {failure}"))
+    Caveat::new(
+        CaveatId::NoStages,
+        format!("the timestamp pass failed: {failure}"),
+    )
 }
 
 /// Makes one pass.
@@ -165,18 +169,18 @@ fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&Session
         ..pass
     });
     for doubt in pass_record.validity {
-        if doubt.id == "clock-unknown" {
+        if doubt.id == CaveatId::ClockUnknown {
             record.validity.push(doubt);
         }
     }
     let doubt = match (&record.stage_pass, failure) {
         (_, Some(failure)) => Some(pass_failed(failure)),
         (None, None) => Some(Caveat::new(
-            "no-stages",
+            CaveatId::NoStages,
             "the timestamp pass has no results: there are no stages",
         )),
         (Some(pass), None) if pass.round_trips == 0 && pass.incomplete > 0 => Some(Caveat::new(
-            "no-stages",
+            CaveatId::NoStages,
             "no packet has all of its timestamps: an interface on the path does not support them",
         )),
         (Some(pass), None) => few_stamps(pass)
@@ -191,7 +195,7 @@ fn few_stamps(pass: &StagePass) -> Option<Caveat> {
     let share = pass.incomplete as f64 / all.max(1) as f64;
     (share > MAX_INCOMPLETE_FRACTION).then(|| {
         Caveat::new(
-            "stages-thin",
+            CaveatId::StagesThin,
             format!(
                 "{} of the round trips lack a timestamp: the stages are those of the others",
                 format_share(share)
@@ -206,7 +210,7 @@ fn slower_pass(asking_ns: Option<i64>, median_ns: u64) -> Option<Caveat> {
     let share = slower_ns as f64 / median_ns.max(1) as f64;
     (share > MAX_SLOWDOWN_FRACTION).then(|| {
         Caveat::new(
-            "stages-unlike",
+            CaveatId::StagesDiffer,
             format!(
                 "the timestamp pass was slower than the run by {}: its threads were placed or woken \
                  differently; pin both ends (--cpu 0/1) and disable idle states (--hold-latency)",
@@ -226,7 +230,7 @@ fn medians_do_not_add_up(pass: &StagePass) -> Option<Caveat> {
     let ratio = pass.sum_of_medians_ns as f64 / median as f64;
     ((ratio - 1.0).abs() > MAX_SUM_ERROR).then(|| {
         Caveat::new(
-            "stages-apart",
+            CaveatId::StagesApart,
             format!(
                 "the stages' medians add up to {} of the median round trip: round trips differ in \
                  kind (each is the sum of its own stages, and so are the means); pin both \
@@ -282,7 +286,7 @@ pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), CommandFailur
     for run in runs {
         let Some(timeline) = &mut run.timeline else {
             run.validity.push(Caveat::new(
-                "no-timeline",
+                CaveatId::NoTimeline,
                 format!(
                     "{} was not written: the run ended before it had a timeline",
                     file.display()
@@ -329,12 +333,15 @@ mod tests {
             ..StagePass::default()
         };
         assert!(few_stamps(&pass(16_000, 1)).is_none());
-        assert_eq!(few_stamps(&pass(245, 255)).unwrap().id, "stages-thin");
+        assert_eq!(
+            few_stamps(&pass(245, 255)).unwrap().id,
+            CaveatId::StagesThin
+        );
         assert!(slower_pass(Some(1_300), 12_000).is_none());
         assert!(slower_pass(Some(-9_000), 12_000).is_none() && slower_pass(None, 0).is_none());
         assert_eq!(
             slower_pass(Some(32_500), 11_000).unwrap().id,
-            "stages-unlike"
+            CaveatId::StagesDiffer
         );
         let mut histogram = Histogram::new();
         histogram.record(10_000);

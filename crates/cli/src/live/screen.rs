@@ -388,6 +388,7 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::LossPoint;
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
     use linerate_session::loss::LiveLoss;
     use ratatui::Terminal;
@@ -418,9 +419,9 @@ mod tests {
             packets,
         };
         run.loss_points = vec![
-            loss_point("qdisc", Some(3)),
-            loss_point("interface-tx", Some(0)),
-            loss_point("udp-receive-queue", None),
+            loss_point(LossPoint::Qdisc, Some(3)),
+            loss_point(LossPoint::InterfaceTx, Some(0)),
+            loss_point(LossPoint::UdpReceiveQueue, None),
         ];
         let mut state = ScreenModel::default();
         state.apply(UiMessage::Update(UiUpdate::Warning(

@@ -127,7 +127,7 @@ impl ScreenState {
                 self.part_started_at = self.elapsed;
             }
             EventKind::Interval { interval } => self.run.add_interval(interval),
-            EventKind::CaveatRaised { caveat: doubt } => self.set_note(NoteRank::Doubt, &doubt.id, &doubt.reason, 0),
+            EventKind::CaveatRaised { caveat: doubt } => self.set_note(NoteRank::Doubt, doubt.id.as_str(), &doubt.reason, 0),
             EventKind::Refused { problem } | EventKind::Failed { problem } => {
                 let text = problem.to_string();
                 self.set_note(NoteRank::Doubt, &text, &text, 0);
@@ -203,7 +203,7 @@ impl ScreenState {
             self.set_note(rank, &id, &finding.summary, 1);
         }
         for doubt in &record.validity {
-            self.set_note(NoteRank::Doubt, &doubt.id, &doubt.reason, 1);
+            self.set_note(NoteRank::Doubt, doubt.id.as_str(), &doubt.reason, 1);
         }
     }
 
@@ -321,6 +321,7 @@ impl ScreenModel {
 mod tests {
     use jiff::Timestamp;
     use linerate_record::event::Event;
+    use linerate_record::ids::CaveatId;
     use linerate_record::record::{Caveat, Interval};
 
     use super::*;
@@ -337,7 +338,7 @@ mod tests {
 
     fn doubt(why: &str) -> UiMessage {
         event(EventKind::CaveatRaised {
-            caveat: Caveat::new("x", why),
+            caveat: Caveat::new(CaveatId::Steal, why),
         })
     }
 
@@ -413,7 +414,7 @@ mod tests {
     fn the_number_of_runs_outlives_a_displaced_note() {
         let text = include_str!("../../../report/tests/fixtures/run-1.json");
         let mut record: Record = serde_json::from_str(text).expect("a record");
-        record.validity = vec![Caveat::new("few", "3 are few")];
+        record.validity = vec![Caveat::new(CaveatId::ThinTail, "3 are few")];
         let finished = || {
             event(EventKind::Finished {
                 record: Box::new(record.clone()),
@@ -459,7 +460,7 @@ mod tests {
               "evidence": [], "remedy": "" },
         ]))
         .expect("findings");
-        record.validity = vec![Caveat::new("few", "3 are few")];
+        record.validity = vec![Caveat::new(CaveatId::ThinTail, "3 are few")];
         let mut state = ScreenModel::default();
         for _ in 0..2 {
             state.apply(UiMessage::Update(UiUpdate::PartStarted(SeriesPart {
@@ -469,7 +470,7 @@ mod tests {
             state.apply(event(EventKind::Finished {
                 record: Box::new(record.clone()),
             }));
-            record.validity = vec![Caveat::new("few", "2 are few")];
+            record.validity = vec![Caveat::new(CaveatId::ThinTail, "2 are few")];
         }
         assert_eq!(
             state.current.findings(),

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bytes, format_share};
@@ -67,8 +68,8 @@ const RECEIVE_TUNING_SYSCTL: &str = "net.ipv4.tcp_moderate_rcvbuf";
 pub struct ReceiveWindow;
 
 impl Rule for ReceiveWindow {
-    fn id(&self) -> &'static str {
-        "receive-window"
+    fn id(&self) -> CauseId {
+        CauseId::ReceiveWindow
     }
 
     fn reference(&self) -> CauseReference {

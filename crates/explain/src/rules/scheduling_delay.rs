@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_stats::units::format_share;
 
@@ -35,8 +36,8 @@ const SWITCH_NS: f64 = 5_000.0;
 pub struct SchedulingDelay;
 
 impl Rule for SchedulingDelay {
-    fn id(&self) -> &'static str {
-        "scheduling-delay"
+    fn id(&self) -> CauseId {
+        CauseId::SchedulingDelay
     }
 
     fn reference(&self) -> CauseReference {

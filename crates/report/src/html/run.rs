@@ -51,7 +51,7 @@ pub(super) fn run_section(run: &Record, anchor: &str, path: &str) -> String {
         out.push_str(&format!(
             "<p class=\"callout\"><b>Note.</b> {} <code>{}</code></p>\n",
             escape_markup(&doubt.reason),
-            escape_markup(&doubt.id)
+            escape_markup(doubt.id.as_str())
         ));
     }
     out.push_str(&key_figures(run));
@@ -542,10 +542,10 @@ fn loss_section(run: &Record) -> String {
     for loss in &run.losses {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{}</td><td class=\"text\">{}</td></tr>",
-            escape_markup(&loss.place),
+            escape_markup(loss.place.as_str()),
             phrases::recorded_direction(run, loss.direction),
             figures::format_loss_count(loss),
-            figures::describe_loss_place(&loss.place).unwrap_or_default()
+            (loss.place.known()).map_or("", figures::describe_loss_point)
         ));
     }
     out.push_str("</tbody></table></div>\n");

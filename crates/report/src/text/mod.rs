@@ -127,7 +127,7 @@ pub(crate) fn render_caveat(doubt: &Caveat, style: &TextStyle, width: usize) -> 
     let text = format!(
         "{} [{}]",
         strip_control_characters(&doubt.reason),
-        strip_control_characters(&doubt.id)
+        strip_control_characters(doubt.id.as_str())
     );
     render_note(&text, style, width)
 }

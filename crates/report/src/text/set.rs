@@ -246,7 +246,10 @@ fn render_notes(set: &RunSet, style: &TextStyle) -> Option<String> {
     };
     if counts_caveats_by_kind(set) {
         notes.extend(phrases::count_caveats(runs).iter().map(|kind| {
-            let doubt = Caveat::new(&kind.example.id, kind.describe());
+            let doubt = Caveat {
+                id: kind.example.id.clone(),
+                reason: kind.describe(),
+            };
             render_caveat(&doubt, style, style.width)
         }));
     } else {

@@ -104,7 +104,7 @@ fn remote_reports_of_datagrams() {
             received: None,
             lost: None,
             goodput: None,
-            doubt: Some("far-count-unknown"),
+            doubt: Some("remote-count-unknown"),
         },
         ReportCase {
             name: "more than was sent",
@@ -274,7 +274,7 @@ fn over_tcp_acknowledgements_replace_a_report() {
     let (record, _) = test.into_record();
     assert_eq!(record.summary.bytes_received, None);
     assert_eq!(record.summary.goodput_bps, None);
-    assert_eq!(doubts(&record), ["far-count-unknown"]);
+    assert_eq!(doubts(&record), ["remote-count-unknown"]);
 }
 
 #[test]
@@ -405,7 +405,7 @@ fn a_partial_count_is_not_reported_as_the_total() {
     let streams = &record.directions[0].streams;
     assert_eq!(streams[0].summary.lost, None);
     assert_eq!(streams[1].summary.lost, Some(100));
-    assert_eq!(doubts(&record), ["far-count-unknown"]);
+    assert_eq!(doubts(&record), ["remote-count-unknown"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Warnings about a stack: losses that the sender or a setting can prevent, and real-time
 //! throttling.
 
+use linerate_record::ids::CaveatId;
 use linerate_record::record::Caveat;
 use linerate_record::stack::StackFacts;
 use linerate_stats::units::format_count;
@@ -9,7 +10,7 @@ use super::thread_schedule;
 
 /// A kind of loss: its id, the counters of which one must be above zero, and the text for a count.
 struct LossWarning {
-    id: &'static str,
+    id: CaveatId,
     counters: &'static [(&'static str, &'static str)],
     applies: fn(&StackFacts) -> bool,
     describe: fn(&StackFacts, &str) -> String,
@@ -17,7 +18,7 @@ struct LossWarning {
 
 const LOSS_WARNINGS: &[LossWarning] = &[
     LossWarning {
-        id: "reassembly-too-long",
+        id: CaveatId::ReassemblyTooLong,
         counters: &[("ip", "reassembly_too_long")],
         // With the largest buffers no setting helps, because no valid datagram is longer.
         applies: |stack| stack.config_value("ip.reassembly_buffers.bytes") != MAX_BUFFER_BYTES,
@@ -30,7 +31,7 @@ const LOSS_WARNINGS: &[LossWarning] = &[
         },
     },
     LossWarning {
-        id: "reassembly-buffers",
+        id: CaveatId::ReassemblyBuffers,
         counters: &[("ip", "reassembly_no_buffer")],
         applies: |_| true,
         describe: |stack, count| {
@@ -44,7 +45,7 @@ const LOSS_WARNINGS: &[LossWarning] = &[
         },
     },
     LossWarning {
-        id: "reassembly-off",
+        id: CaveatId::ReassemblyOff,
         counters: &[("ip", "reassembly_errors")],
         applies: |stack| stack.config_value("ip.reassembly") == "off",
         describe: |stack, count| {
@@ -56,7 +57,7 @@ const LOSS_WARNINGS: &[LossWarning] = &[
         },
     },
     LossWarning {
-        id: "fragmentation-off",
+        id: CaveatId::FragmentationOff,
         counters: &[("ip", "fragmented_fails")],
         applies: |stack| stack.config_value("ip.fragmentation") == "off",
         describe: |stack, count| {
@@ -68,7 +69,7 @@ const LOSS_WARNINGS: &[LossWarning] = &[
         },
     },
     LossWarning {
-        id: "udp-buffers",
+        id: CaveatId::UdpBuffers,
         counters: &[("udp", "no_buffer")],
         applies: |_| true,
         describe: |stack, count| match stack.device.split(',').any(|option| option == "vnet") {
@@ -87,7 +88,7 @@ const LOSS_WARNINGS: &[LossWarning] = &[
         },
     },
     LossWarning {
-        id: "frames-too-long",
+        id: CaveatId::FramesTooLong,
         counters: &[("link", "port_too_long")],
         applies: |_| true,
         describe: |stack, count| {
@@ -104,7 +105,7 @@ const LOSS_WARNINGS: &[LossWarning] = &[
         },
     },
     LossWarning {
-        id: "checksums-left-open",
+        id: CaveatId::ChecksumsIncomplete,
         counters: &[
             ("udp", "open_checksum_drops"),
             ("tcp", "open_checksum_drops"),
@@ -120,7 +121,7 @@ const LOSS_WARNINGS: &[LossWarning] = &[
         },
     },
     LossWarning {
-        id: "neighbour-silent",
+        id: CaveatId::NeighbourSilent,
         counters: &[("link", "out_unresolved")],
         applies: |_| true,
         describe: |stack, count| {
@@ -133,7 +134,7 @@ const LOSS_WARNINGS: &[LossWarning] = &[
         },
     },
     LossWarning {
-        id: "duplicate-address",
+        id: CaveatId::DuplicateAddress,
         counters: &[("link", "in_address_conflicts")],
         applies: |_| true,
         describe: |stack, count| {
@@ -167,7 +168,7 @@ pub fn stack_warnings(stack: &StackFacts) -> Vec<Caveat> {
 fn rt_throttle_warning(stack: &StackFacts) -> Option<Caveat> {
     thread_schedule::never_sleeps(stack).then(|| {
         Caveat::new(
-            "rt-throttle",
+            CaveatId::RtThrottle,
             "a real-time thread of the user-space stack that spins is throttled by the kernel \
              (kernel.sched_rt_runtime_us): gaps of some 50 ms per second; use --set poll.interval=125us with it, or \
              set threads.driver.sched and threads.application.sched to inherited",
@@ -214,11 +215,11 @@ mod tests {
                 let protocol_counters = stack.counters.entry((*protocol).to_owned()).or_default();
                 protocol_counters.insert((*name).to_owned(), 1_234);
                 let warnings = stack_warnings(&stack);
-                let names: Vec<_> = warnings.iter().map(|warning| warning.id.as_str()).collect();
-                assert_eq!(names, [row.id]);
+                let ids: Vec<_> = warnings.iter().map(|warning| warning.id.clone()).collect();
+                assert_eq!(ids, [row.id]);
                 assert!(warnings[0].reason.contains("1,234"), "{warnings:?}");
                 let names_mtu = warnings[0].reason.contains("`ip link set veth1 mtu 1500`");
-                assert_eq!(names_mtu, row.id == "frames-too-long", "{warnings:?}");
+                assert_eq!(names_mtu, row.id == CaveatId::FramesTooLong, "{warnings:?}");
                 let remedies = ["--set", "set ip.", "ethtool -K veth1 ", "with --ip"];
                 let has_remedy = remedies
                     .iter()
@@ -240,7 +241,7 @@ mod tests {
         set(&mut stack, "poll.interval", "spin");
         assert!(stack_warnings(&stack).is_empty());
         set(&mut stack, "threads.application.sched", "fifo:50");
-        assert_eq!(stack_warnings(&stack)[0].id, "rt-throttle");
+        assert_eq!(stack_warnings(&stack)[0].id, CaveatId::RtThrottle);
         set(&mut stack, "poll.interval", "125us");
         assert!(stack_warnings(&stack).is_empty());
     }

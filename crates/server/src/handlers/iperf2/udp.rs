@@ -12,6 +12,7 @@ use linerate_protocol::iperf2::{
     DualTest, Iperf2Datagram, Iperf2Direction, Iperf2Settings, Iperf2UdpServer, QUIET_NS, fill,
 };
 use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::Caveat;
 use linerate_session::error::SessionError;
@@ -281,7 +282,7 @@ fn bounded_send_plan(test: &mut TestRun, settings: &Iperf2Settings) -> SendPlan 
     if is_time_limited {
         let seconds = SEND_TIME_LIMIT_NS / 1_000_000_000;
         test.add_caveat(Caveat::new(
-            "cut-short",
+            CaveatId::CutShort,
             format!(
                 "the server sends datagrams for at most {seconds} s to a client without a control connection, \
                  which would show that the client is still there (iperf3, nuttcp and our own client have one)"

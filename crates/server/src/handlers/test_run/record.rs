@@ -4,6 +4,7 @@ use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::cost::ThreadCost;
 use linerate_record::event::{ErrorReport, EventKind};
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, CpuCost, FlowEnd, ServedClient};
 use linerate_session::cpu_cost;
@@ -24,7 +25,7 @@ fn unparsed_caveat(protocol: &str, unparsed: u64) -> Caveat {
         _ => &format!("{unparsed} datagrams were received that are"),
     };
     Caveat::new(
-        "unread-datagrams",
+        CaveatId::UnreadDatagrams,
         format!(
             "{datagrams} not of {protocol}, and in no count; a port that is given to plain payload \
              counts all (--also PORT=plain)"
@@ -35,7 +36,7 @@ fn unparsed_caveat(protocol: &str, unparsed: u64) -> Caveat {
 /// Returns the caveat of a flow whose first received datagram is not its first one.
 fn late_start_caveat(before: u64) -> Caveat {
     Caveat::new(
-        "began-before",
+        CaveatId::StartedEarlier,
         format!(
             "the first received datagram has number {}: {before} before it are in no count here, and lost in the \
              client's own report; they were sent before this server had a place for the flow (then it logged that), to \

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_protocol::plain::SILENCE_NS;
 use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::ids::CaveatId;
 use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
@@ -102,7 +103,10 @@ impl TestRun {
         if !self.interrupted && !is_over {
             self.interrupted = true;
             self.open_flows.iter_mut().for_each(OpenFlowEntry::abort);
-            let is_noted = self.caveats.iter().any(|caveat| caveat.id == "cut-short");
+            let is_noted = self
+                .caveats
+                .iter()
+                .any(|caveat| caveat.id == CaveatId::CutShort);
             if let (StopReason::Time, false, Some(limit_ns)) =
                 (reason, is_noted, self.limits().time_ns)
             {
