@@ -105,7 +105,7 @@ pub(crate) const SHARED_MACHINE_CAUSES: &[&str] = &["steal", "cpu-frequency"];
 pub(crate) const UNDIRECTED_CONSEQUENCES: &[(&str, &str)] =
     &[("sender-cpu", "too-few-descriptors")];
 
-/// Links consequences to their causes and sorts by cost. `is_one_machine`: both ends ran on one
+/// Links consequences to their causes and sorts by cost. `one_machine`: both ends ran on one
 /// machine.
 ///
 /// Findings without a cause are sorted by kind and cost, each followed by its consequences. A
