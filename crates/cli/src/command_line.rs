@@ -94,7 +94,8 @@ impl CommandFailure {
     }
 }
 
-/// Returns the environment variable that sets an option of the command, unless the command line sets it.
+/// Returns the environment variable that sets an option of the command, unless the command line
+/// sets it.
 fn variable_of_option(option: &str) -> Option<&'static str> {
     let set_options = ENVIRONMENT_OPTIONS.get()?.iter();
     let mut matches = set_options.filter(|(long, _)| long == option);

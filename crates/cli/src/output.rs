@@ -279,7 +279,7 @@ impl CommandOutput {
             }
             OutputFormat::Json => {}
             OutputFormat::Text if self.quiet && !self.is_result(&event.kind) => {
-                // `CommandInput` must see the connection, because the result of a test names its client.
+                // `lines` needs the connection, because the result of a test names its client.
                 if self.server_mode.is_some() && matches!(event.kind, EventKind::Connected { .. }) {
                     self.lines.render_event(event);
                 }

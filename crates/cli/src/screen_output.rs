@@ -1,5 +1,5 @@
-//! Full-screen display (`--tui`) as an output: sends lines and warnings to the screen, and keeps the
-//! warnings until it closes.
+//! Full-screen display (`--tui`) as an output: sends lines and warnings to the screen, and keeps
+//! the warnings until it closes.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -106,7 +106,7 @@ pub(crate) const SHARED_MACHINE_CAUSES: &[CauseId] = &[CauseId::Steal, CauseId::
 pub(crate) const UNDIRECTED_CONSEQUENCES: &[(CauseId, CauseId)] =
     &[(CauseId::SenderCpu, CauseId::TooFewDescriptors)];
 
-/// Links consequences to their causes and sorts by cost. `is_one_machine`: both ends ran on one
+/// Links consequences to their causes and sorts by cost. `one_machine`: both ends ran on one
 /// machine.
 ///
 /// Findings without a cause are sorted by kind and cost, each followed by its consequences. A

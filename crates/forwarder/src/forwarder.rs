@@ -378,7 +378,7 @@ impl Forwarder {
             .map_or_else(Vec::new, |chosen_cpus| chosen_cpus.cpus.clone()))
     }
 
-    /// Starts the threads. `flush_quiet` is the time without arrivals after which receive queues
+    /// Starts the threads. `quiet` is the time without arrivals after which receive queues
     /// count as empty.
     ///
     /// # Errors

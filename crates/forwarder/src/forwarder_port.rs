@@ -237,7 +237,7 @@ impl ForwarderPort {
         result
     }
 
-    /// Drops the frames in the receive queues until none has arrived for `flush_quiet`; returns
+    /// Drops the frames in the receive queues until none has arrived for `quiet`; returns
     /// their number. Ends after [`FLUSH_LIMIT_NS`] on a port that never stops receiving.
     pub(super) fn flush(&mut self, pool: &mut FramePool, quiet: Duration) -> u64 {
         if self.capabilities.replays {

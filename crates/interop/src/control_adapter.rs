@@ -59,7 +59,7 @@ const UDP_ONLY_PROTOCOLS: [&str; 6] = [
 ];
 
 /// Returns whether ICMP rejections end the run: nothing else shows that the port is closed. With
-/// `--remote-report` the count may be taken in front of that port.
+/// `--far-report` the count may be taken in front of that port.
 fn rejections_end_run(plan: &Plan) -> bool {
     let protocol = plan.peer_protocol.as_deref().unwrap_or_default();
     UDP_ONLY_PROTOCOLS.contains(&protocol) && plan.server_report_command.is_none()

@@ -134,7 +134,8 @@ pub struct Record {
     pub validity: Vec<Caveat>,
 }
 
-/// Longest [`Record::server_text`] in bytes: a report with one interval line per second for an hour.
+/// Longest [`Record::server_text`] in bytes: a report with one interval line per second for an
+/// hour.
 pub const MAX_SERVER_TEXT_BYTES: usize = 256 << 10;
 
 /// The client of a run, as its server identified it.
@@ -276,7 +277,7 @@ pub struct Summary {
     /// Latency with a new socket per request: time from opening the socket to the end of its close.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub whole_ns: Option<Quantiles>,
-    /// Latency with `--device-timestamp_source`: part of the round trips inside the device.
+    /// Latency with `--device-stamps`: part of the round trips inside the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Box<DeviceTimes>>,
     /// Latency over TCP with a new socket per request: connections opened, used and closed per

@@ -139,8 +139,8 @@ fn make_names_distinct(
     }
 }
 
-/// Collects the figures of all sides: those of runs in the order of [`SIDE_HEADINGS`], then those of
-/// points.
+/// Collects the figures of all sides: those of runs in the order of [`SIDE_HEADINGS`], then those
+/// of points.
 fn collect_figures(documents: &[Document], compared: &[ComparedDocument]) -> Vec<ComparedFigure> {
     let mut figures: Vec<ComparedFigure> = FIGURES
         .iter()

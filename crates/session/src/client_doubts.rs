@@ -5,7 +5,7 @@ use linerate_record::plan::{Plan, RunKind, WaitMode};
 use linerate_record::record::Caveat;
 use linerate_workload::SPIN_BEFORE_DEPARTURE_NS;
 
-/// Returns the warnings for a plan, on a machine with `logical` CPUs.
+/// Returns the warnings for a plan, on a machine with `logical_cpus` CPUs.
 pub(super) fn warnings_before(
     plan: &Plan,
     shares_cores: bool,

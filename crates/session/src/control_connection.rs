@@ -265,7 +265,7 @@ impl ControlConnection {
         Ok(None)
     }
 
-    /// Waits until data arrives here or on `other`, or until `deadline_after`.
+    /// Waits until data arrives here or on `extra_fd`, or until `deadline`.
     ///
     /// # Errors
     /// Errors of `poll`.
@@ -299,7 +299,7 @@ impl ControlConnection {
         self.receive_until(deadline_after(HANDSHAKE_STATE_TIMEOUT), stop, &mut || {})
     }
 
-    /// Waits as [`Self::receive_next`] does until `deadline_after`, and calls `idle` at each
+    /// Waits as [`Self::receive_next`] does until `deadline`, and calls `idle` at each
     /// wake-up.
     ///
     /// # Errors
@@ -334,7 +334,7 @@ impl ControlConnection {
     }
 
     /// Sends queued bytes, closes this direction, and waits until the remote end closes too, for at
-    /// most `patience`. Closing with unread data would reset the connection, and the remote end
+    /// most `timeout`. Closing with unread data would reset the connection, and the remote end
     /// would lose data that it has not read yet.
     pub fn close(mut self, timeout: Duration) {
         let deadline = deadline_after(timeout);
@@ -444,7 +444,7 @@ impl ControlChannel for ControlConnection {
     }
 }
 
-/// Returns the time that is `patience` from now.
+/// Returns the time that is `timeout` from now.
 pub fn deadline_after(timeout: Duration) -> Nanos {
     let timeout = Nanos::try_from(timeout.as_nanos()).unwrap_or(Nanos::MAX);
     clock::now().saturating_add(timeout)

@@ -173,7 +173,7 @@ struct RunState<'a> {
     steal_ticks: Option<StealTicks>,
     /// The memory of the flows was sampled.
     memory_sampled: bool,
-    /// Time of the last progress check; `calls` has the flows' counters then.
+    /// Time of the last progress check; `last_calls` has the flows' counters then.
     progress_checked_ns: Nanos,
     /// Time when this end was requested to stop.
     stop_requested_ns: Option<Nanos>,

@@ -87,7 +87,7 @@ pub fn apply_pacing(
     }
 }
 
-/// Limits a TCP sender of a server to `limit_bps`, also after the client stopped reading for a
+/// Limits a TCP sender of a server to `most_bps`, also after the client stopped reading for a
 /// while: the data in the socket buffer would otherwise leave at line rate.
 pub fn limit_tcp_rate(options: &mut FlowOptions, plan: &Plan, flow_role: FlowRole, most_bps: u64) {
     if flow_role != FlowRole::Sender || plan.protocol != TransportProtocol::Tcp {

@@ -35,7 +35,7 @@ pub trait AppliedSettings: Send {
     fn set(&mut self, name: &str, value: &str) -> Result<String, String>;
 }
 
-/// Creates [`AppliedSettings`] settings of this host, for a server that grants `tune`.
+/// Factory of [`AppliedSettings`] of this host, for a server that grants `tune`.
 #[derive(Clone)]
 pub struct RemoteTuning(
     pub Arc<dyn Fn() -> Result<Box<dyn AppliedSettings>, String> + Send + Sync>,

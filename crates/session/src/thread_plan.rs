@@ -28,7 +28,7 @@ pub struct ThreadPlan {
 }
 
 impl ThreadPlan {
-    /// Chooses the plan of one end. `shared`: both ends use the same machine. `busy_threads`:
+    /// Chooses the plan of one end. `same_machine`: both ends use the same machine. `busy_threads`:
     /// threads of other tests that are busy on it.
     pub fn choose(
         plan: &Plan,

@@ -49,8 +49,8 @@ pub(crate) struct LinkLayer {
     /// True while input is processed or a SYN is answered: frames sent meanwhile are unsolicited
     /// replies, and not requested by a local socket.
     pub(crate) is_replying: bool,
-    /// True while a segment is split: its parts leave completely, or wait in `waiting_parts` until those in
-    /// front of them have left. The burst is full while a part waits.
+    /// True while a segment is split: its parts leave completely, or wait in `waiting_parts` until
+    /// those in front of them have left. The burst is full while a part waits.
     pub(crate) is_splitting: bool,
     waiting_parts: VecDeque<(Frame, Option<FrameMark>)>,
     /// Bytes in front of the Ethernet header.

@@ -76,9 +76,9 @@ impl PmtuCache {
         self.entries.iter().find(|path| path.to == to).copied()
     }
 
-    /// Returns the longest packet that may leave unfragmented on a link with MTU `link_mtu`. Over IPv4
-    /// the path does not matter: routers fragment packets without DF, which this stack's datagrams
-    /// do not set.
+    /// Returns the longest packet that may leave unfragmented on a link with MTU `link_mtu`. Over
+    /// IPv4 the path does not matter: routers fragment packets without DF, which this stack's
+    /// datagrams do not set.
     pub(crate) fn packet_limit(&self, to: IpAddr, link_mtu: usize) -> usize {
         match to {
             IpAddr::V4(_) => link_mtu,

@@ -367,7 +367,7 @@ impl NetstackTransport {
     }
 }
 
-/// Converts an error of the stack to the `io::Socket` that the kernel would return.
+/// Converts an error of the stack to the [`io::Error`] that the kernel would return.
 #[inline]
 pub fn to_io_error(error: StackError) -> io::Error {
     let kind = match &error {

@@ -116,7 +116,7 @@ impl StackHandle {
         self.request(StackRequest::Inspect, inspect)
     }
 
-    /// Refreshes the kernel's counters of the port, then runs a function like [`Self::look`].
+    /// Refreshes the kernel's counters of the port, then runs a function like [`Self::with_stack`].
     pub fn with_fresh_counters<R: Send + 'static>(
         &self,
         inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut dyn StackService>) -> R

@@ -331,7 +331,8 @@ pub struct ForwardArgs {
     /// Time between port statistics; 0 prints none
     #[arg(long, value_name = "TIME", value_parser = duration, conflicts_with = "interactive", env = "LINERATE_STATS_PERIOD")]
     pub stats_period: Option<Duration>,
-    /// Find the packets in flight for the highest rate: tx_first 1, 2, 4, …, for 1 to --cores threads
+    /// Find the packets in flight for the highest rate: tx_first 1, 2, 4, …, for 1 to --cores
+    /// threads
     #[arg(long, conflicts_with_all = ["interactive", "commands", "tx_first", "time", "stats_period", "auto_start"], help_heading = heading::LOAD, env = "LINERATE_SATURATE")]
     pub saturate: bool,
     /// Time of each step of --saturate

@@ -230,8 +230,8 @@ pub(super) fn prepare_dir(dir: &Path) -> Result<(), CommandFailure> {
     check_writable_dir(dir).map_err(|error| failure("cannot write to the directory", error))
 }
 
-/// Writes the report and the records. `rerun_note` is a note for the report only, because the text has
-/// no findings.
+/// Writes the report and the records. `rerun_note` is a note for the report only, because the text
+/// has no findings.
 fn write_results(
     dir: &Path,
     set: &RunSet,

@@ -299,7 +299,7 @@ fn finding_lines(state: &ScreenState, width: usize) -> Vec<String> {
     found.iter().flat_map(|text| wrap(text, width)).collect()
 }
 
-/// Returns at most `row_count` lines of finished parts.
+/// Returns at most `rows` lines of finished parts.
 fn finished_lines(state: &ScreenState, width: usize, rows: usize) -> Vec<String> {
     let lines = state
         .finished_lines

@@ -55,8 +55,8 @@ const USABLE_PART: u64 = 2;
 /// Largest window without scaling (RFC 9293, section 3.1; RFC 7323).
 const MAX_UNSCALED_WINDOW_BYTES: u64 = 65_535;
 
-/// Growth of a window to try, and its smallest size, in bytes: the kernel's automatic size ends there
-/// by default.
+/// Growth of a window to try, and its smallest size, in bytes: the kernel's automatic size ends
+/// there by default.
 const WINDOW_GROWTH: u64 = 4;
 const MIN_LARGER_BYTES: u64 = 4 << 20;
 

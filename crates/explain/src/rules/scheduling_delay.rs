@@ -24,8 +24,8 @@ const MAX_PRIORITY: u8 = 99;
 /// Smallest share of the round-trip time spent waiting for a core, for infrequent requests.
 const MIN_ROUND_TRIP_SHARE: f64 = 0.25;
 
-/// Part of the time that round trips with pauses between them take, and part of the waiting by which
-/// the median round trip is late.
+/// Part of the time that round trips with pauses between them take, and part of the waiting by
+/// which the median round trip is late.
 const MAX_BUSY_PART: f64 = 2.0;
 const LATE_PART: f64 = 2.0;
 

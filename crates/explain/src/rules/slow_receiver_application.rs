@@ -21,8 +21,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.25;
 /// one.
 const TIME_SLICE_S: f64 = 0.004;
 
-/// Idle time of a receiver that reads too late, over TCP and over UDP, and largest share of its time
-/// waiting for a core.
+/// Idle time of a receiver that reads too late, over TCP and over UDP, and largest share of its
+/// time waiting for a core.
 const MIN_IDLE_SHARE: f64 = 0.3;
 const MIN_UDP_IDLE_SHARE: f64 = 0.5;
 const MAX_CORE_WAIT_SHARE: f64 = 0.2;

@@ -18,7 +18,7 @@ use crate::svg::{
 /// Number of streams shown in the table.
 const MAX_STREAMS: usize = 64;
 
-/// Renders one run with the HTML id `run_anchor`. The last argument is its path diagram, or empty if
+/// Renders one run with the HTML id `anchor`. The last argument is its path diagram, or empty if
 /// the page already has it.
 pub(super) fn run_section(run: &Record, anchor: &str, path: &str) -> String {
     let mut out = format!(

@@ -47,7 +47,7 @@ pub use verdicts::render_verdicts;
 /// Number of entries shown of a long list.
 const MAX_LIST_ENTRIES: usize = 10;
 
-/// Renders a request that a server refused.
+/// Renders a request that a server rejected.
 #[must_use]
 pub fn render_refusal(problem: &ErrorReport, style: &TextStyle) -> String {
     let mut text = format!(
@@ -56,7 +56,7 @@ pub fn render_refusal(problem: &ErrorReport, style: &TextStyle) -> String {
         strip_control_characters(&problem.situation)
     );
     if !problem.next_step.is_empty() {
-        // Only some refusals can be lifted with an option.
+        // Only some rejections can be lifted with an option.
         let option_marks = ["--", "`ulimit "];
         let lead = match option_marks
             .iter()

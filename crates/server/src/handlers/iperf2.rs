@@ -243,7 +243,7 @@ fn receive_timed(
     result
 }
 
-/// Sends what the client requested, and closes the sending half.
+/// Starts the worker that sends what the client requested and closes the sending half.
 fn start_sender(
     test: &mut TestRun,
     id: u32,

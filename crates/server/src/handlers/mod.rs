@@ -43,7 +43,7 @@ pub use payload::PayloadRing;
 pub use responder_loop::StreamResponder;
 pub use worker::{DatagramAction as Took, DatagramFlow as TakesDatagrams};
 
-/// Time a client may leave no space for a control message.
+/// Time for which the send buffer of a client may stay full before its control connection ends.
 const CONTROL_WRITE_TIMEOUT: Option<Duration> = Some(Duration::from_secs(1));
 
 /// Handlers of all third-party protocols of the server.

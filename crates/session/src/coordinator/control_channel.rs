@@ -35,7 +35,7 @@ pub trait ControlChannel {
     /// When the other end is lost.
     fn flush(&mut self) -> Result<(), SessionError>;
 
-    /// Waits until data arrives here or on `extra_fd`, or until `deadline_after`.
+    /// Waits until data arrives here or on `extra_fd`, or until `deadline`.
     ///
     /// # Errors
     /// Errors of the kernel.

@@ -143,7 +143,7 @@ fn full_buffer_counts(location: &CounterLocation, ipv6: bool) -> Option<[u64; 2]
     in_namespace(location, || loss_counters::read_udp_buffer_errors(ipv6)).ok()?
 }
 
-/// Returns the local address that the kernel uses towards `remote`; sends nothing.
+/// Returns the local address that the kernel uses towards `server`; sends nothing.
 fn local_address_towards(server: IpAddr) -> Option<IpAddr> {
     let any = if server.is_ipv6() {
         "[::]:0"

@@ -92,8 +92,9 @@ impl SendState {
         self.timeout_repeats.1 >= SUSPECT_TIMEOUTS - 1
     }
 
-    /// Handles a suspected segment that is split into `segment_payload` bytes of payload. After enough
-    /// timeouts the path MTU is reduced, unless the segment is short; returns whether it was.
+    /// Handles a suspected segment that is split into `segment_payload` bytes of payload. After
+    /// enough timeouts the path MTU is reduced, unless the segment is short; returns whether it
+    /// was.
     #[cold]
     pub(super) fn reduce_if_black_hole(
         &mut self,

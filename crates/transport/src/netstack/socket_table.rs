@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use linerate_record::plan::TransportProtocol;
 use linerate_stack::{SocketId, SocketKind};
 
-/// Handle of a socket of an [`NetstackTransport`](super::NetstackTransport).
+/// Handle of a socket of a [`NetstackTransport`](super::NetstackTransport).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketSlot(pub(super) usize);
 
@@ -237,7 +237,7 @@ impl SocketTable {
         self.sockets[slot.0].registration.is_starved = true;
     }
 
-    /// Appends the keys of sockets that may be ready, up to the capacity of `open_flows`, least
+    /// Appends the keys of sockets that may be ready, up to the capacity of `keys`, least
     /// recently reported first.
     pub(super) fn collect_ready(&mut self, keys: &mut Vec<usize>) {
         let mut reported_slots = std::mem::take(&mut self.reported_slots);

@@ -1,6 +1,6 @@
 //! Timestamps of round trips at every stage: a second pass that explains the first.
 //!
-//! Both ends keep a [`EndTimestamps`] of each round trip. The responding end sends its timestamps
+//! Both ends keep an [`EndTimestamps`] of each round trip. The responding end sends its timestamps
 //! at the end, and [`stages`] computes the figures from both. Memory is bounded: a ring of the
 //! latest round trips.
 

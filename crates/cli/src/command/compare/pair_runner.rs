@@ -20,8 +20,8 @@ pub struct PairRunner {
 }
 
 impl PairRunner {
-    /// Measures until there are enough pairs; `measure` measures side 0 or 1 of a pair, counted from
-    /// 1.
+    /// Measures until there are enough pairs; `measure` measures side 0 or 1 of a pair, counted
+    /// from 1.
     ///
     /// # Errors
     /// Returns what ended it early; the pairs so far are kept.

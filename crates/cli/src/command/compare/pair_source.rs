@@ -1,4 +1,5 @@
-//! Measurement of one side of a pair: a measuring command of this program, or a command of the user.
+//! Measurement of one side of a pair: a measuring command of this program, or a command of the
+//! user.
 
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::ErrorReport;

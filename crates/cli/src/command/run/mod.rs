@@ -519,7 +519,7 @@ fn expected_files(
 }
 
 /// Writes the table, its report and its records in place of those of an earlier table of its name.
-/// Returns the id of that one, if it is stored and not part of this one. `is_resumed`: a failure can
+/// Returns the id of that one, if it is stored and not part of this one. `resumes`: a failure can
 /// be resumed.
 fn write_results(
     dir: &Path,
