@@ -6,7 +6,7 @@ use std::time::Duration;
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
-use linerate_session::settings::RemoteSettings;
+use linerate_session::remote_settings::RemoteSettings;
 use linerate_stats::units::ByteSize;
 use linerate_tune::guard::{RollbackGuard, SettingKey};
 use linerate_tune::journal::state_dir;
@@ -19,7 +19,6 @@ use crate::knobs::{AvailableKnobs, is_default};
 use crate::output::CommandOutput;
 use crate::tunable_hosts::TunableHosts;
 use crate::{child_process, shell_words, tunable_hosts};
-
 /// Knobs with the means to set them.
 pub struct KnobApplier<'a> {
     /// Knobs; a point holds the index of a value for each.

@@ -1,6 +1,8 @@
 //! `linerate`: measures a network stack, finds what limits it, and tunes it.
 #![forbid(unsafe_code)]
 
+mod remote_tuning;
+
 mod args;
 mod child_process;
 mod command;
@@ -21,7 +23,6 @@ mod plan;
 mod port_devices;
 mod printer;
 mod privilege;
-mod remote;
 mod screen_output;
 mod shell_words;
 mod standard_streams;

@@ -1,7 +1,8 @@
 //! Output of a command: results go to standard output, all else to standard error.
 
 use std::io::IsTerminal;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use jiff::Timestamp;
 use linerate_record::event::{ErrorReport, Event, EventKind};
@@ -10,16 +11,13 @@ use linerate_record::expect::ExpectationResult;
 use linerate_record::finding::Finding;
 use linerate_record::record::Record;
 use linerate_record::run_set::RunSet;
-use linerate_report::ReportError;
 use linerate_report::lines::LiveLines;
 use linerate_report::store::{RecordStore, write_file};
 use linerate_report::style::TextStyle;
-use linerate_report::{html, stream, text};
+use linerate_report::{ReportError, html, json_stream, text};
 use serde::Serialize;
 
 use crate::args::OutputArgs;
-use crate::command_line;
-use crate::disk_space;
 use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::screen_output::ScreenOutput;
@@ -27,7 +25,7 @@ use crate::standard_streams::{
     continue_without_reader, end_with_reader, print_stderr, print_stdout, stream_style,
 };
 use crate::ui_update::{SeriesPart, UiUpdate};
-
+use crate::{command_line, disk_space};
 /// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
@@ -261,7 +259,7 @@ impl CommandOutput {
         }
         match self.format {
             // The last line of a stream holds the whole record.
-            OutputFormat::JsonStream => print_stdout(&stream::event_line(event, at)),
+            OutputFormat::JsonStream => print_stdout(&json_stream::event_line(event, at)),
             // Progress is printed in each format.
             _ if matches!(
                 event.kind,
@@ -308,8 +306,8 @@ impl CommandOutput {
         also: &[u16],
     ) {
         match self.format {
-            OutputFormat::JsonStream => print_stdout(&stream::event_line(event, at)),
-            OutputFormat::Json => print_stderr(&stream::event_line(event, at)),
+            OutputFormat::JsonStream => print_stdout(&json_stream::event_line(event, at)),
+            OutputFormat::Json => print_stderr(&json_stream::event_line(event, at)),
             OutputFormat::Text => {
                 let also: Vec<_> = also.iter().map(u16::to_string).collect();
                 let also = match also.is_empty() {
@@ -398,7 +396,7 @@ impl CommandOutput {
                         record: Box::new(record.clone()),
                     },
                 };
-                print_stdout(&stream::event_line(&event, Timestamp::now()));
+                print_stdout(&json_stream::event_line(&event, Timestamp::now()));
                 self.print_verdicts(verdicts);
             }
             OutputFormat::Json => {
@@ -631,7 +629,7 @@ pub fn print_failure(format: OutputFormat, failure: &CommandFailure, test: u32) 
         let what = EventKind::Failed {
             problem: failure.problem.clone(),
         };
-        print_stdout(&stream::event_line(
+        print_stdout(&json_stream::event_line(
             &Event { test, kind: what },
             Timestamp::now(),
         ));

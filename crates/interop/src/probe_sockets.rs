@@ -8,15 +8,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use linerate_session::client_stack;
 use linerate_session::dial::{SourceBinding, connect};
 use linerate_session::error::SessionError;
-use linerate_session::local_stack;
 use linerate_sys::clock;
 use linerate_transport::stack_thread::StackHandle;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::flow_socket::FlowSocket;
-
 /// Interval at which a wait checks for Ctrl-C.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -47,7 +46,7 @@ impl<'a> ProbeSockets<'a> {
         };
         let (pair, _) = stack
             .connect(address, &|| self.stop.load(Relaxed))
-            .map_err(|error| local_stack::connect_error(address, error))?;
+            .map_err(|error| client_stack::connect_error(address, error))?;
         Ok(OwnedFd::from(pair).into())
     }
 

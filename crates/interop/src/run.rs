@@ -15,17 +15,17 @@ use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, Record};
 use linerate_session::client::Client;
+use linerate_session::client_stack::ClientStack;
 use linerate_session::coordinator::Coordinator;
 use linerate_session::cpu_load::CpuLoad;
 use linerate_session::dial::{AddressFamily, SourceBinding};
 use linerate_session::error::SessionError;
 use linerate_session::flow_memory::FlowMemory;
-use linerate_session::local_stack::LocalStack;
 use linerate_session::loss::{LabNetwork, PathCounters, read_local_counters};
 use linerate_session::setup::{AgreedFlow, ReadyWorkers};
 use linerate_session::third_party_record::InteropTest;
 use linerate_session::thread_plan::usable_cpus;
-use linerate_session::{descriptor_limit, pace, setup};
+use linerate_session::{descriptor_limit, kernel_pacing, setup};
 use linerate_sys::fd_table;
 use linerate_transport::flow_options::FlowRole;
 use linerate_transport::stack_thread::StackThread;
@@ -37,7 +37,6 @@ use super::{
     AUTO, ClientProtocolSpec, client_protocol, control_adapter, detect, reject_plan,
     report_command, ttcp_receiver,
 };
-
 /// Pause between attempts with `--retry`.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -79,7 +78,7 @@ fn run(
 ) -> Result<Option<(Record, Option<SessionError>)>, SessionError> {
     fd_table::raise_open_file_limit();
     let local = SourceBinding::parse(client.plan.bind.as_deref())?;
-    let local_stack = LocalStack::start(&client.plan)?;
+    let local_stack = ClientStack::start(&client.plan)?;
     let started = Instant::now();
     loop {
         let result = run_attempt(client, &local_stack, &local, network, stop, emit);
@@ -116,7 +115,7 @@ fn connection_refused(client: &Client, address: SocketAddr) -> SessionError {
 /// Returns the client of the plan's protocol, and the remote address with its port.
 fn resolve_server(
     client: &Client,
-    local_stack: &LocalStack,
+    local_stack: &ClientStack,
     local: &SourceBinding,
     stop: &AtomicBool,
 ) -> Result<Option<(&'static ClientProtocolSpec, SocketAddr)>, SessionError> {
@@ -156,7 +155,7 @@ fn resolve_server(
 /// Runs one attempt, from the connection to the record.
 fn run_attempt(
     client: &Client,
-    local_stack: &LocalStack,
+    local_stack: &ClientStack,
     local: &SourceBinding,
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
@@ -195,7 +194,7 @@ fn run_attempt(
     };
     let _hold = setup::hold_idle_states(&plan)?;
     let _memory = setup::lock_memory(&plan)?;
-    let disciplines = pace::qdiscs(&host);
+    let disciplines = kernel_pacing::qdiscs(&host);
     let memory = FlowMemory::before_flows();
     let context = SetupContext {
         plan: &plan,

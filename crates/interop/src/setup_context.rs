@@ -11,7 +11,7 @@ use linerate_record::plan::{Direction, Plan};
 use linerate_session::dial::{SourceBinding, connect};
 use linerate_session::error::{SessionError, split_situation};
 use linerate_session::flow_handle::flow_role;
-use linerate_session::{local_stack, pace};
+use linerate_session::{client_stack, kernel_pacing};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::FlowOptions;
@@ -21,7 +21,6 @@ use rustix::io::Errno;
 use socket2::Socket;
 
 use crate::flow_socket::FlowSocket;
-
 /// Timeout of a step of the setup.
 pub const SETUP_TIMEOUT_NS: Nanos = 5_000_000_000;
 
@@ -56,7 +55,7 @@ impl SetupContext<'_> {
         };
         let remote = self.remote;
         let (pair, _) = (stack.connect(remote, &|| self.stop.load(Relaxed)))
-            .map_err(|error| local_stack::connect_error(remote, error))?;
+            .map_err(|error| client_stack::connect_error(remote, error))?;
         Ok(OwnedFd::from(pair).into())
     }
 
@@ -66,7 +65,7 @@ impl SetupContext<'_> {
         let mut options = linerate_transport::flow_options::flow_options(self.plan, role);
         if role == FlowRole::Sender {
             let remote = self.remote.ip();
-            pace::apply_pacing(&mut options, self.plan, role, self.disciplines, remote);
+            kernel_pacing::apply_pacing(&mut options, self.plan, role, self.disciplines, remote);
         }
         options.interface.clone_from(&self.local.interface);
         options.force_buffers = self.plan.forced_buffers.client;
@@ -186,7 +185,7 @@ pub fn connect_error(address: SocketAddr, error: io::Error) -> SessionError {
             io::ErrorKind::ConnectionRefused
             | io::ErrorKind::TimedOut
             | io::ErrorKind::Interrupted
-            | io::ErrorKind::NetworkUnreachable => local_stack::connect_error(address, error),
+            | io::ErrorKind::NetworkUnreachable => client_stack::connect_error(address, error),
             _ => SessionError::system("opening a flow", error),
         },
     }

@@ -10,8 +10,7 @@ use linerate_record::ids::StoredId;
 use linerate_record::plan::Direction;
 use linerate_record::record::{Caveat, Record, ServedClient};
 use linerate_report::lines::LiveLines;
-use linerate_report::{TextStyle, html, stream, text};
-
+use linerate_report::{TextStyle, html, json_stream, text};
 const UNICODE: TextStyle = TextStyle {
     unicode: true,
     ..TextStyle::PLAIN
@@ -378,7 +377,7 @@ fn every_event_is_one_line_of_json() {
     let now = "2026-11-21T14:40:43.5Z".parse().unwrap();
     let record = samples::latency_spinning();
     for event in events(1, &record) {
-        let line = stream::event_line(&event, now);
+        let line = json_stream::event_line(&event, now);
         assert!(!line.contains('\n'));
         let back: Event = serde_json::from_str(&line).unwrap();
         assert_eq!(back, event);
@@ -391,7 +390,7 @@ fn every_event_is_one_line_of_json() {
             other_ports: Vec::new(),
         },
     };
-    assert_snapshot!(stream::event_line(&ready, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":0,"event":"ready","port":5201,"addresses":["::"]}"#);
+    assert_snapshot!(json_stream::event_line(&ready, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":0,"event":"ready","port":5201,"addresses":["::"]}"#);
     let raised = Event {
         test: 1,
         kind: EventKind::CaveatRaised {
@@ -401,7 +400,7 @@ fn every_event_is_one_line_of_json() {
             },
         },
     };
-    assert_snapshot!(stream::event_line(&raised, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"caveat","caveat":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
+    assert_snapshot!(json_stream::event_line(&raised, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"caveat","caveat":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
 }
 
 /// Removes the long parts of a page: style, script, paths, rows of data.

@@ -33,7 +33,9 @@ use linerate_session::loss::{CounterSnapshot, LabNetwork, PathCounters, read_loc
 use linerate_session::record_assembly::{RecordInputs, assemble_record};
 use linerate_session::setup::{AgreedFlow, ReadyWorkers};
 use linerate_session::thread_plan::ThreadPlan;
-use linerate_session::{boot_id, descriptor_limit, hello, pace, random, settings, setup};
+use linerate_session::{
+    boot_id, descriptor_limit, hello, kernel_pacing, random, remote_settings, setup,
+};
 use linerate_sys::{clock, cpu};
 use linerate_transport::flow_options::flow_options;
 use linerate_workload::framing::Framing;
@@ -41,6 +43,7 @@ use linerate_workload::timestamps::scheduler_tracer;
 use linerate_workload::worker::FlowOpening;
 
 use crate::flow_open_responder::FlowOpenResponder;
+use crate::flow_socket;
 use crate::limits::{
     ATTACH_TIMEOUT, PROPOSE_LIMIT_BYTES, attach_timeout, check_traced_threads, max_frame_bytes,
     memory_bytes, reject_plan,
@@ -50,8 +53,6 @@ use crate::server_stack::ServerStack;
 use crate::server_state::{
     AcceptedSocket, AnnouncedFlow, ServerState, SessionPermit, TestReservation,
 };
-use crate::service;
-
 /// Longest wait for a client to close the control connection.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -314,7 +315,7 @@ impl ServerSession<'_> {
             ..accept.plan.clone()
         });
         let memory = FlowMemory::before_flows();
-        let disciplines = pace::qdiscs(&host);
+        let disciplines = kernel_pacing::qdiscs(&host);
         let (flows, responder) = self.attach_flows(&accept, wire, &arrivals, &disciplines)?;
         let netstack = self.stack.netstack();
         let ready = setup::start_workers(
@@ -390,7 +391,7 @@ impl ServerSession<'_> {
                 }
                 Frame::Settings(changes) => {
                     let backend = self.server.tuning.as_ref();
-                    control.send(settings::apply_settings(
+                    control.send(remote_settings::apply_settings(
                         backend,
                         &mut applied,
                         changes.requested,
@@ -665,11 +666,22 @@ impl ServerSession<'_> {
                     }
                     let flow_role = flow_role(Role::Server, grant.direction);
                     let mut options = flow_options(&accept.plan, flow_role);
-                    options.addressing = service::peer_addressing(&accept.plan, self.peer.ip());
+                    options.addressing = flow_socket::peer_addressing(&accept.plan, self.peer.ip());
                     let remote = self.peer.ip();
-                    pace::apply_pacing(&mut options, &accept.plan, flow_role, disciplines, remote);
+                    kernel_pacing::apply_pacing(
+                        &mut options,
+                        &accept.plan,
+                        flow_role,
+                        disciplines,
+                        remote,
+                    );
                     if let Some(max_bps) = self.server.interop.limits().rate_bps {
-                        pace::limit_tcp_rate(&mut options, &accept.plan, flow_role, max_bps);
+                        kernel_pacing::limit_tcp_rate(
+                            &mut options,
+                            &accept.plan,
+                            flow_role,
+                            max_bps,
+                        );
                     }
                     options.force_buffers = accept.plan.forced_buffers.server;
                     flows.push(AgreedFlow {

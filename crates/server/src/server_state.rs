@@ -16,7 +16,7 @@ use linerate_record::plan::TransportProtocol;
 use linerate_session::descriptor_limit;
 use linerate_session::error::SessionError;
 use linerate_session::loss::LabNetwork;
-use linerate_session::settings::RemoteTuning;
+use linerate_session::remote_settings::RemoteTuning;
 use linerate_stack::SocketId;
 use linerate_stats::units::format_bytes;
 
@@ -27,7 +27,6 @@ use crate::limits::{
 };
 use crate::options::{EventCallback, Grant, ServerOptions};
 use crate::test_rejection::{RETRY_LATER, TestRejection};
-
 /// Time that a test may take to end after its client has disconnected.
 const TEST_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two checks for a free test.

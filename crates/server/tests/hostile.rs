@@ -33,8 +33,7 @@ use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::SessionError;
-use linerate_session::settings::{AppliedSettings, RemoteTuning};
-
+use linerate_session::remote_settings::{AppliedSettings, RemoteTuning};
 /// Upper bound of every wait, for a machine that is many times slower and busier than this one.
 const LONG: Duration = Duration::from_secs(90);
 

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_protocol::control::clock::{ClockSample, OffsetEstimate};
+use linerate_protocol::control::clock_offset::{ClockSample, OffsetEstimate};
 use linerate_protocol::control::{
     Accept, Bye, ClockRequest, ControlCodec, Frame, PresharedKey, Propose, Reject, StartRun,
 };
@@ -21,21 +21,20 @@ use linerate_sys::{clock, fd_table};
 use linerate_transport::flow_options::FlowRole;
 use linerate_workload::timestamps::ClockOffsets;
 
-use crate::agreement::{apply_reply, granted_flows};
-use crate::client_doubts::warnings_before;
+use crate::client_agreement::{apply_reply, granted_flows};
+use crate::client_caveats::warnings_before;
+use crate::client_stack::{ClientStack, try_in_order};
 use crate::control_connection::{ControlConnection, SERVER_SILENCE_TIMEOUT};
 use crate::coordinator::Coordinator;
 use crate::cpu_load::CpuLoad;
 use crate::dial::{AddressFamily, RETRY_INTERVAL, SourceBinding, connect};
 use crate::error::SessionError;
 use crate::flow_memory::FlowMemory;
-use crate::local_stack::{LocalStack, try_in_order};
 use crate::loss::{LabNetwork, PathCounters, read_local_counters};
 use crate::record_assembly::{RecordInputs, assemble_record};
 use crate::setup::ReadyWorkers;
 use crate::thread_plan::{ThreadPlan, usable_cpus};
-use crate::{boot_id, descriptor_limit, hello, pace, random, setup};
-
+use crate::{boot_id, descriptor_limit, hello, kernel_pacing, random, setup};
 /// Test to request from a server.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -78,7 +77,7 @@ impl Client {
         usable_cpus(&self.plan, Role::Client)?;
         fd_table::raise_open_file_limit();
         let local = SourceBinding::parse(self.plan.bind.as_deref())?;
-        let stack = LocalStack::start(&self.plan)?;
+        let stack = ClientStack::start(&self.plan)?;
         let started = Instant::now();
         loop {
             let attempted = self.attempt(&stack, &local, network, stop, emit);
@@ -97,7 +96,7 @@ impl Client {
     /// Makes one attempt, from the connect to the record.
     fn attempt(
         &self,
-        stack: &LocalStack,
+        stack: &ClientStack,
         local: &SourceBinding,
         network: Option<&Arc<LabNetwork>>,
         stop: &AtomicBool,
@@ -166,7 +165,7 @@ impl Client {
         });
         let reason = self.wait_reason(&thread_plan, &accept);
         let plan = Arc::new(plan);
-        let disciplines = pace::qdiscs(&host);
+        let disciplines = kernel_pacing::qdiscs(&host);
         let flows = granted_flows(&plan, &accept, near, server, local, &disciplines);
         let local_address = stack
             .local_address_towards(server.ip())

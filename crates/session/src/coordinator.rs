@@ -36,7 +36,7 @@ use linerate_sys::thread::install_wake_handler;
 use linerate_sys::{clock, readiness, scheduling};
 use linerate_transport::call_times::{CallStats, merge_call_stats};
 use linerate_transport::flow_options::FlowRole;
-use linerate_transport::stack_thread::{stack_warnings as stack_doubts, thread_schedule};
+use linerate_transport::stack_thread::{stack_caveats, thread_schedule};
 use linerate_transport::{RunClock, SocketWatch};
 use linerate_workload::flow::FlowEndResults;
 use linerate_workload::timestamps::{TimestampLog, TimestampPass};
@@ -612,7 +612,7 @@ impl RunState<'_> {
     fn result_builder(&self) -> ResultBuilder<'_> {
         let mut doubts = self.coordinator.doubts.clone();
         let stack = self.coordinator.host.stack.as_deref();
-        for doubt in stack.map(stack_doubts::stack_warnings).unwrap_or_default() {
+        for doubt in stack.map(stack_caveats::stack_warnings).unwrap_or_default() {
             // Warnings about all threads of this end are in the list already.
             if doubts.iter().all(|known| known.id != doubt.id) {
                 doubts.push(doubt);

@@ -6,16 +6,19 @@
 //! Payload moves in the threads of `linerate_workload`, never here.
 #![forbid(unsafe_code)]
 
+pub mod client_agreement;
+mod client_caveats;
+pub mod client_stack;
+pub mod kernel_pacing;
+pub mod plan_checks;
+pub mod remote_settings;
+mod tool_limit;
+
 pub mod client;
 
-pub mod agreement;
-pub mod checks;
 pub mod control_connection;
 pub mod dial;
 pub mod error;
-pub mod local_stack;
-pub mod pace;
-pub mod settings;
 pub mod setup;
 pub mod stack_rejections;
 pub mod thread_plan;
@@ -28,9 +31,7 @@ pub mod loss;
 mod result_builder;
 pub mod tcp_info_sums;
 
-mod client_doubts;
 pub mod cpu_cost;
-mod end_limits;
 mod rate_accuracy;
 pub mod record_assembly;
 pub mod third_party_record;

@@ -16,10 +16,10 @@ use linerate_stats::histogram::{Histogram, HistogramData};
 use linerate_workload::timestamps::ClockOffsets;
 
 use crate::coordinator::RunResults;
-use crate::end_limits::EndCpuCost;
 use crate::error::SessionError;
 use crate::loss::PathLinks;
-use crate::{end_limits, loss, rate_accuracy};
+use crate::tool_limit::EndCpuCost;
+use crate::{loss, rate_accuracy, tool_limit};
 
 /// Returns the warning that the other end sent no results.
 pub fn peer_lost_warning(why: impl std::fmt::Display) -> Caveat {
@@ -105,7 +105,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
             cpu: end.cpu.as_ref(),
         })
         .collect();
-    let limits = end_limits::limit_warnings(&plan, &end_limits, &directions);
+    let limits = tool_limit::limit_warnings(&plan, &end_limits, &directions);
     let mut histograms = BTreeMap::new();
     let (path, counters) = lab_path.unwrap_or_else(|| local_path(&ends, ipv6));
     let mtu = |direction: Direction| {

@@ -8,11 +8,12 @@
 //! A step never calls a socket: each call goes through the [`Transport`].
 #![forbid(unsafe_code)]
 
+mod throughput;
+
 pub mod flow;
 pub mod worker;
 
 mod round_trip;
-mod stream;
 mod timestamped_round_trip;
 
 mod edge_driver;
@@ -158,7 +159,7 @@ macro_rules! workloads {
 }
 
 workloads! {
-    Throughput stream "payload per second",
+    Throughput throughput "payload per second",
     Latency round_trip "round-trip time of requests and their responses",
 }
 
@@ -170,7 +171,7 @@ pub fn run_bidirectional<T: Transport>(
     flows: Vec<Vec<OpenFlow<T::Socket>>>,
     on_finished: impl FnMut(FlowEndResults),
 ) {
-    stream::run_bidirectional(workers, transport, flows, on_finished);
+    throughput::run_bidirectional(workers, transport, flows, on_finished);
 }
 
 /// Time before a departure during which the thread spins: a sleep ends up to 70 us late.

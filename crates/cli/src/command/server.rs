@@ -41,7 +41,7 @@ fn server_options(args: &ServerArgs) -> Result<ServerOptions, CommandFailure> {
         },
         single_test: args.one_off,
         grants: args.grant.clone(),
-        tuning: (args.grant.contains(&Grant::Tune)).then(crate::remote::remote_tuning),
+        tuning: (args.grant.contains(&Grant::Tune)).then(crate::remote_tuning::remote_tuning),
         interop: protocol_options(args),
     })
 }

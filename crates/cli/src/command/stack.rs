@@ -9,8 +9,8 @@ use linerate_record::exit;
 use linerate_record::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::stack::StackFacts;
 use linerate_report::text::stack as words;
-use linerate_server::service_host;
-use linerate_server::service_host::{ServiceHostEvent, ServiceHostOptions};
+use linerate_server::stack_host;
+use linerate_server::stack_host::{ServiceHostEvent, ServiceHostOptions};
 
 use super::measure::stop_on_signals;
 use crate::args::StackHostArgs;
@@ -22,7 +22,6 @@ use crate::plan::stack;
 use crate::port_devices::PortDevices;
 use crate::standard_streams::print_stdout;
 use crate::ui_update::UiUpdate;
-
 /// Default interval of the full-screen display.
 const SCREEN_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -82,13 +81,14 @@ fn run_host(args: &StackHostArgs, output: &mut CommandOutput) -> Result<u8, Comm
     let _devices = PortDevices::for_stack(args.stack.dev.as_ref(), &stop, output)?;
     let outcome = live::run_series(full_screen, "", &stop, output, |output| {
         let mut lost = LostByPoint::new();
-        service_host::run(&options, &stop.atomic(), &mut |update| match output
-            .event_sender()
-            .cloned()
-        {
-            Some(screen) => show_event(update, &options, &mut lost, &screen, output),
-            None => print_event(update, args, output),
-        })
+        stack_host::run(
+            &options,
+            &stop.atomic(),
+            &mut |update| match output.event_sender().cloned() {
+                Some(screen) => show_event(update, &options, &mut lost, &screen, output),
+                None => print_event(update, args, output),
+            },
+        )
     })?;
     let (record, failure) = outcome?;
     output.write_record(&record, &[])?;

@@ -338,7 +338,7 @@ pub struct ClockRequest {
 }
 
 /// Reply to a [`ClockRequest`]: with its time of arrival it makes a
-/// [`ClockSample`](super::clock::ClockSample).
+/// [`ClockSample`](crate::control::clock_offset::ClockSample).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReply {
     /// Time in the request, unchanged.

@@ -4,20 +4,20 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Poll;
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
-use smoltcp::socket::tcp::{self, SocketBuffer, State};
+use smoltcp::socket::tcp;
+use smoltcp::socket::tcp::{SocketBuffer, State};
 
 use super::recovery::{AckReplay, LossRecovery, sequence_distance};
 use super::smoltcp_device::SendState;
-use super::window_edge::{self, HeadersOnly};
-use crate::Nanos;
+use super::window_edge;
+use super::window_edge::HeadersOnly;
 use crate::counters::Counters;
 use crate::error::StackError;
-use crate::pmtu_cache::PathMtu;
-use crate::prefault;
+use crate::path_mtu_cache::PathMtu;
 use crate::socket::{SocketId, SocketKind, TcpState, UnreachableReason};
-use crate::wire::ip::{self, IpHeader};
-use crate::wire::{ACK, RST, SYN, TCP_BYTES, read_u16, read_u32};
-
+use crate::wire::ip::IpHeader;
+use crate::wire::{ACK, RST, SYN, TCP_BYTES, ip, read_u16, read_u32};
+use crate::{Nanos, prefault};
 /// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionOwner {

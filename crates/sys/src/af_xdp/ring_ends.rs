@@ -227,5 +227,4 @@ impl<T: Copy> RingEntries for KernelSlots<T> {
 }
 
 #[cfg(test)]
-#[path = "xsk_ring_tests.rs"]
 mod tests;

@@ -20,17 +20,16 @@ use crate::dial::SourceBinding;
 use crate::error::SessionError;
 use crate::flow_handle::flow_role;
 use crate::setup::AgreedFlow;
-use crate::{checks, pace};
-
+use crate::{kernel_pacing, plan_checks};
 /// Checks and resolves what the client can decide before its proposal.
 pub fn resolve_plan(
     plan: &mut Plan,
     server: SocketAddr,
     local: &SourceBinding,
 ) -> Result<Option<Caveat>, SessionError> {
-    plan.forced_buffers.client = checks::check_socket_options(plan, Role::Client, true)?;
-    checks::check_wait(plan, Role::Client)?;
-    checks::check_copy_mode(plan, Role::Client)?;
+    plan.forced_buffers.client = plan_checks::check_socket_options(plan, Role::Client, true)?;
+    plan_checks::check_wait(plan, Role::Client)?;
+    plan_checks::check_copy_mode(plan, Role::Client)?;
     if let Some(group) = &plan.round_trip.group
         && group.address.is_ipv4() != server.ip().to_canonical().is_ipv4()
     {
@@ -49,9 +48,9 @@ pub fn resolve_plan(
             if let Some(count) = plan.pace.packets_per_second {
                 plan.rate_bps = Some(count.saturating_mul(plan.payload_bytes).saturating_mul(8));
             }
-            checks::check_congestion_control(plan, Role::Client)?;
+            plan_checks::check_congestion_control(plan, Role::Client)?;
             if plan.congestion_control.is_none() && plan.has_direction(Direction::Send) {
-                plan.congestion_control = checks::default_congestion_control();
+                plan.congestion_control = plan_checks::default_congestion_control();
             }
         }
         TransportProtocol::Udp => {
@@ -90,7 +89,7 @@ pub fn resolve_plan(
             offload.gro.get_or_insert(false);
         }
     }
-    checks::resolve_udp_offload(plan, Role::Client)
+    plan_checks::resolve_udp_offload(plan, Role::Client)
 }
 
 /// Returns the largest UDP payload in bytes that fits one packet on the path to `server`.
@@ -139,7 +138,7 @@ pub(super) fn granted_flows(
     let flow = |(number, grant): (usize, &linerate_protocol::control::FlowGrant)| {
         let flow_role = flow_role(Role::Client, grant.direction);
         let mut options = flow_options(plan, flow_role);
-        pace::apply_pacing(&mut options, plan, flow_role, disciplines, server.ip());
+        kernel_pacing::apply_pacing(&mut options, plan, flow_role, disciplines, server.ip());
         options.interface.clone_from(&local.interface);
         let round_trip = &plan.round_trip;
         if let Some(group) = &round_trip.group {

@@ -45,7 +45,7 @@ pub(crate) struct PathMtu {
 }
 
 /// Path MTU cache of a stack.
-pub(crate) struct PmtuCache {
+pub(crate) struct PathMtuCache {
     entries: Vec<PathMtu>,
     /// Time when the first entry expires.
     next_expiry: Nanos,
@@ -55,7 +55,7 @@ pub(crate) struct PmtuCache {
     pub(crate) echo_replies: RecentFlows,
 }
 
-impl PmtuCache {
+impl PathMtuCache {
     pub(crate) fn new(seed: u64) -> Self {
         Self {
             entries: Vec::with_capacity(MAX_PATHS),
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn only_expiry_increases_a_path_mtu() {
-        let mut paths = PmtuCache::new(1);
+        let mut paths = PathMtuCache::new(1);
         for (mtu, at, is_new, expected_mtu) in [
             (1_400, 5, true, 1_400),
             (1_450, 6, false, 1_400),
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn the_cache_keeps_the_newest_paths() {
-        let mut paths = PmtuCache::new(1);
+        let mut paths = PathMtuCache::new(1);
         let room = paths.entries.capacity();
         for number in 0..3 * MAX_PATHS {
             assert!(paths.learn(host(number), 1_300, number as u64 * SECOND));
@@ -209,7 +209,7 @@ mod tests {
         );
         let recent = 2 * RecentFlows::heap_bytes();
         assert_eq!(
-            PmtuCache::heap_bytes(),
+            PathMtuCache::heap_bytes(),
             room * size_of::<PathMtu>() + recent
         );
         for number in 0..3 * MAX_PATHS {

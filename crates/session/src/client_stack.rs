@@ -19,18 +19,17 @@ use linerate_record::stack::{ControlPath, StackPlan};
 use linerate_transport::flow_options::FlowRole;
 use linerate_transport::stack_thread::{StackThread, thread_ended};
 
-use super::agreement::resolve_plan;
 use super::client::Client;
 use super::control_connection::ControlStream;
 use super::dial::SourceBinding;
+use super::setup;
 use super::thread_plan::{ThreadPlan, usable_cpus};
-use super::{pace, setup};
+use crate::client_agreement::resolve_plan;
 use crate::error::SessionError;
 use crate::record_assembly::peer_lost_warning;
-use crate::stack_rejections as rejections;
-
+use crate::{kernel_pacing, stack_rejections as rejections};
 /// Network stack of the client's end.
-pub enum LocalStack {
+pub enum ClientStack {
     Kernel,
     /// User-space stack with its options.
     Netstack(Box<(StackThread, StackPlan)>),
@@ -46,7 +45,7 @@ const NEIGHBOR_POLL_INTERVAL: Duration = Duration::from_millis(1);
 const UDP_V4_HEADER_BYTES: u64 = 20 + 8;
 const UDP_V6_HEADER_BYTES: u64 = 40 + 8;
 
-impl LocalStack {
+impl ClientStack {
     /// Returns the stack of a plan; starts the user-space stack.
     ///
     /// # Errors
@@ -320,7 +319,7 @@ impl LocalStack {
         host: &HostFacts,
     ) -> Result<Option<Caveat>, SessionError> {
         match self {
-            Self::Kernel => pace::check_pacing(plan, flow_role, host),
+            Self::Kernel => kernel_pacing::check_pacing(plan, flow_role, host),
             Self::Netstack(_) => Ok(None),
         }
     }
@@ -604,7 +603,7 @@ mod tests {
             stack.tcp_listen(any, 4).map(drop)
         });
         assert!(matches!(listening, Some(Ok(()))));
-        let client = LocalStack::Netstack(Box::new(start("client", 2)));
+        let client = ClientStack::Netstack(Box::new(start("client", 2)));
         let stack = client.netstack().unwrap();
         let mut text = addresses(6..9);
         // In no network of the stack: skipped when another address is reachable.

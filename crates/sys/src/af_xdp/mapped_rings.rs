@@ -8,12 +8,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
 use super::frames_in_flight::InFlightFrames;
-use super::xsk_ring::{KernelIndex, KernelSlots, RingConsumer, RingProducer};
 use super::xsk_socket::{MmapOffsets, RingOffsets, RingSizes};
+use crate::af_xdp::ring_ends::{KernelIndex, KernelSlots, RingConsumer, RingProducer};
 use crate::frames::frame::Frame;
 use crate::frames::frame_memory::FrameRegion;
 use crate::frames::ring_cursor::SharedIndex;
-
 /// Entry of the receive and transmit rings (`struct xdp_desc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]

@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::SeqCst;
 
-use linerate_session::settings::{AppliedSettings, RemoteTuning};
+use linerate_session::remote_settings::{AppliedSettings, RemoteTuning};
 use linerate_tune::guard::{RollbackGuard, SettingKind};
 use linerate_tune::journal::state_dir;
 use linerate_tune::knob::{DEFAULT_VALUE, REMOTE_SYSCTLS};
 
 use crate::tunable_hosts;
 use crate::tunable_hosts::TunableHosts;
-
 /// Returns the settings backend of a server with `--grant tune`.
 pub fn remote_tuning() -> RemoteTuning {
     let busy = Arc::new(AtomicBool::new(false));

@@ -26,12 +26,11 @@ use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_sys::scheduling::PriorityBoost;
 use linerate_transport::stack_thread::{
-    StackThread, open_stack, stack_facts, stack_warnings, thread_schedule,
+    StackThread, open_stack, stack_caveats, stack_facts, thread_schedule,
 };
 
 use crate::stack_services as services;
 use crate::stack_services::ServiceSpec;
-
 /// Longest delay until Ctrl-C or a failed port is noticed.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -219,7 +218,7 @@ fn take_reading(thread: &StackThread) -> Option<StackReading> {
 
 /// Returns the warnings from these counters.
 fn warnings_of(thread: &StackThread, counters: &Counters) -> Vec<Caveat> {
-    stack_warnings::stack_warnings(&StackFacts {
+    stack_caveats::stack_warnings(&StackFacts {
         counters: stack_facts::counter_map(counters),
         ..thread.facts().clone()
     })
@@ -263,7 +262,7 @@ fn build_record(
     }));
     let mut host = snapshot::read_host();
     host.role = Some(Role::Server);
-    let validity = stack_warnings::stack_warnings(&stack);
+    let validity = stack_caveats::stack_warnings(&stack);
     host.stack = Some(Box::new(stack));
     let services = figures.services.iter();
     let (received, sent) = services.fold((0, 0), |(received, sent), service| {

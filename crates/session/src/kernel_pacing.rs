@@ -15,8 +15,8 @@ use linerate_transport::FlowOptions;
 use linerate_transport::flow_options::FlowRole;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::checks::probe_socket;
 use crate::error::SessionError;
+use crate::plan_checks::probe_socket;
 
 /// Returns the bytes that a qdisc counts for a datagram: each IP fragment has its own headers.
 fn wire_bytes(payload: u64, mtu: u64, ipv6: bool) -> u64 {
