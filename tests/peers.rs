@@ -108,9 +108,9 @@ fn check_sum(summary: &Value, context: &str) {
 }
 
 #[track_caller]
-fn has_doubt(record: &Value, doubt: &str) -> bool {
+fn has_doubt(record: &Value, caveat: &str) -> bool {
     let validity = record["validity"].as_array().expect("a list");
-    validity.iter().any(|entry| entry["doubt"] == doubt)
+    validity.iter().any(|entry| entry["doubt"] == caveat)
 }
 
 #[test]

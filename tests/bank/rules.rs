@@ -445,11 +445,11 @@ fn a_rate_that_was_kept_was_not_stolen() {
         assert!(finding_of(cause, name, &[]).is_some(), "{cause}");
         assert_eq!(finding_of(cause, name, &rate_reached), None, "{cause}");
         // When one burst is most of the run, the rate error is unknown.
-        let doubt = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
+        let caveat = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
         let coarse = [
             ("/plan/rate_bps", json!(1_000)),
             ("/directions/0/rate_error", Value::Null),
-            ("/validity", doubt),
+            ("/validity", caveat),
         ];
         assert!(finding_of(cause, name, &coarse[..2]).is_some(), "{cause}");
         assert_eq!(finding_of(cause, name, &coarse), None, "{cause}");
@@ -460,9 +460,9 @@ fn a_rate_that_was_kept_was_not_stolen() {
 #[test]
 fn a_rate_that_one_burst_fills_is_no_limit() {
     let (cause, name) = ("slow-sender-application", "slow-sender-asked-udp");
-    let doubt = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
+    let caveat = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
     assert!(finding_of(cause, name, &[]).is_some());
-    assert_eq!(finding_of(cause, name, &[("/validity", doubt)]), None);
+    assert_eq!(finding_of(cause, name, &[("/validity", caveat)]), None);
 }
 
 /// One in a hundred is lost at random, and the payload is sent in bursts.

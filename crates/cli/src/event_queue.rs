@@ -182,16 +182,18 @@ mod tests {
     #[test]
     fn the_queue_is_bounded_and_drops_are_counted() {
         let limits = QueueLimits::new(1, 2);
-        let doubt = Event {
+        let caveat = Event {
             test: 1,
             kind: EventKind::CaveatRaised {
                 caveat: Caveat::new(CaveatId::Steal, "why"),
             },
         };
-        let reserved: Vec<bool> = (0..4).map(|_| limits.limit_for(&doubt).reserve()).collect();
+        let reserved: Vec<bool> = (0..4)
+            .map(|_| limits.limit_for(&caveat).reserve())
+            .collect();
         assert_eq!(reserved, [true, true, false, false]);
         limits.rest.release();
-        assert!(limits.limit_for(&doubt).reserve());
+        assert!(limits.limit_for(&caveat).reserve());
         assert_eq!(
             (limits.rest.take_dropped(), limits.rest.take_dropped()),
             (Some(2), None)

@@ -729,10 +729,10 @@ mod tests {
     #[test]
     fn a_verdict_names_the_caveats_of_its_own_runs() {
         let text = include_str!("../../report/tests/fixtures/run-1.json");
-        let run = |id: &str, doubts: &[CaveatId]| {
+        let run = |id: &str, caveats: &[CaveatId]| {
             let mut run: Record = serde_json::from_str(text).unwrap();
             run.id = id.to_owned();
-            run.validity = (doubts.iter()).map(|&id| Caveat::new(id, "")).collect();
+            run.validity = (caveats.iter()).map(|&id| Caveat::new(id, "")).collect();
             run
         };
         let runs = [

@@ -458,7 +458,7 @@ mod tests {
                 until_ns: until.map(|until| until * 1_000_000),
             });
             let outages: Vec<_> = outages.collect();
-            peer_outage_caveat("shm:x", &outages, 2_500_000_000).map(|doubt| doubt.reason)
+            peer_outage_caveat("shm:x", &outages, 2_500_000_000).map(|caveat| caveat.reason)
         };
         assert_eq!(why_of(&[]), None);
         for (outages, fragments) in [

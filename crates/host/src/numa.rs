@@ -91,7 +91,7 @@ mod tests {
                 placements: port.into_iter().chain(memory).collect(),
                 nodes: two_nodes(),
             };
-            placements.warning(cpus).map(|doubt| doubt.reason)
+            placements.warning(cpus).map(|caveat| caveat.reason)
         };
         for (port, memory, cpus, expected) in [
             (Some(0), Some(1), &[1][..], "the memory of frames on node 1"),

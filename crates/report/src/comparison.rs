@@ -71,7 +71,7 @@ pub struct ComparedDocument {
     /// within a single run. Low and high equal the median when the spread is unknown.
     pub figures: BTreeMap<String, Estimate>,
     /// Caveats; of several runs one per kind, with the number of runs that have it.
-    pub doubts: Vec<String>,
+    pub caveats: Vec<String>,
 }
 
 impl DocumentComparison {
@@ -173,11 +173,11 @@ fn collect_figures(documents: &[Document], compared: &[ComparedDocument]) -> Vec
 
 fn compared_document(document: &Document) -> ComparedDocument {
     let runs = document.runs();
-    let doubts: Vec<String> = match document {
+    let caveats: Vec<String> = match document {
         Document::Run(run) => run
             .validity
             .iter()
-            .map(|doubt| doubt.reason.clone())
+            .map(|caveat| caveat.reason.clone())
             .collect(),
         Document::Set(_) => (phrases::count_caveats(runs).iter())
             .map(|kind| kind.describe())
@@ -203,7 +203,7 @@ fn compared_document(document: &Document) -> ComparedDocument {
         name,
         runs: runs.len(),
         figures,
-        doubts,
+        caveats,
     }
 }
 
@@ -373,7 +373,7 @@ mod tests {
             "and the records of the common point are alike"
         );
         assert_eq!(
-            sides.documents[1].doubts,
+            sides.documents[1].caveats,
             ["in 2 of 2 runs, for example hops=1: 10 % of a core"]
         );
         let rows = crate::csv::render_comparison(&sides);
@@ -393,9 +393,9 @@ mod tests {
         let Document::Set(set) = &document else {
             unreachable!("an experiment is a set");
         };
-        let doubt = "in 2 of 2 runs, for example hops=1: 10 % of a core";
+        let caveat = "in 2 of 2 runs, for example hops=1: 10 % of a core";
         let page = crate::html::render_set("x", set);
-        assert!(page.contains(&doubt.replace("in 2", "In 2")), "{page}");
+        assert!(page.contains(&caveat.replace("in 2", "In 2")), "{page}");
         assert!(page.contains("Diagram of the point hops=1; 1 other point has the same diagram"));
         let style = crate::TextStyle {
             color: false,
@@ -404,7 +404,7 @@ mod tests {
         };
         let text = crate::text::render_set(set, &style);
         assert!(
-            text.contains(&format!("note: {doubt} [crowded-cores]")),
+            text.contains(&format!("note: {caveat} [crowded-cores]")),
             "{text}"
         );
         let result = set.result.experiment.as_deref().unwrap();

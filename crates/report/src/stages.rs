@@ -29,7 +29,7 @@ pub(crate) fn describe_pass(record: &Record, pass: &StagePass) -> String {
         let has_unlike_caveat = record
             .validity
             .iter()
-            .any(|doubt| doubt.id == CaveatId::StagesDiffer);
+            .any(|caveat| caveat.id == CaveatId::StagesDiffer);
         text.push_str(&if timestamp_cost >= 0 && has_unlike_caveat {
             format!(
                 "; that pass was {size} slower than the run, which is more than timestamps cost: see \

@@ -43,9 +43,14 @@ fn events(test: u32, record: &Record) -> Vec<Event> {
     kinds.extend(record.intervals.iter().map(|interval| EventKind::Interval {
         interval: Box::new(interval.clone()),
     }));
-    kinds.extend(record.validity.iter().map(|doubt| EventKind::CaveatRaised {
-        caveat: doubt.clone(),
-    }));
+    kinds.extend(
+        record
+            .validity
+            .iter()
+            .map(|caveat| EventKind::CaveatRaised {
+                caveat: caveat.clone(),
+            }),
+    );
     kinds.push(EventKind::Finished {
         record: Box::new(record.clone()),
     });

@@ -88,7 +88,10 @@ mod tests {
         let denied_by_kernel = |_| Err(io::ErrorKind::PermissionDenied.into());
         assert!(unprivileged_by(&[], denied_by_kernel).is_empty());
         let warnings = unprivileged_by(&[Grant::Buffers, Grant::Sched], denied_by_kernel);
-        let reasons: Vec<_> = warnings.iter().map(|doubt| doubt.reason.as_str()).collect();
+        let reasons: Vec<_> = warnings
+            .iter()
+            .map(|caveat| caveat.reason.as_str())
+            .collect();
         assert_eq!(reasons.len(), 2);
         assert!(reasons[0].contains("--grant sched") && reasons[0].contains("CAP_SYS_NICE"));
         assert!(reasons[1].contains("--grant buffers") && reasons[1].contains("CAP_NET_ADMIN"));

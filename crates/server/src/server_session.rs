@@ -790,7 +790,7 @@ impl ServerSession<'_> {
             worker_ended: done,
             stop_requested: &self.server.stop,
             emit: &mut |what| self.emit(what),
-            doubts: accept.caveats.clone(),
+            caveats: accept.caveats.clone(),
             measures_steal: !shares_cores,
             timestamp_warnings: warnings,
             local_counters,

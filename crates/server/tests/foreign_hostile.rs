@@ -658,7 +658,7 @@ fn limits_are_enforced_and_logged() {
         record
             .validity
             .iter()
-            .any(|doubt| doubt.id == CaveatId::CutShort)
+            .any(|caveat| caveat.id == CaveatId::CutShort)
     );
     assert!(record.summary.duration_ns.unwrap() < 10_000_000_000);
     assert_eq!(record.directions[0].direction, Direction::Send);

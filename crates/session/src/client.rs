@@ -223,13 +223,13 @@ impl Client {
             },
             wait_reason: reason,
         });
-        let mut doubts = accept.caveats.clone();
-        doubts.extend(offload_warning);
-        doubts.extend(pacing_warning);
-        doubts.extend(warnings_before(&plan, shares_cores, host.cpu.logical));
-        for doubt in &doubts {
+        let mut caveats = accept.caveats.clone();
+        caveats.extend(offload_warning);
+        caveats.extend(pacing_warning);
+        caveats.extend(warnings_before(&plan, shares_cores, host.cpu.logical));
+        for caveat in &caveats {
             emit(EventKind::CaveatRaised {
-                caveat: doubt.clone(),
+                caveat: caveat.clone(),
             });
         }
         let ipv6 = server.ip().to_canonical().is_ipv6();
@@ -261,7 +261,7 @@ impl Client {
             worker_ended: done,
             stop_requested: stop,
             emit,
-            doubts,
+            caveats,
             measures_steal: true,
             timestamp_warnings: Vec::new(),
             local_counters,
@@ -471,11 +471,11 @@ pub(super) fn unexpected_message(peer: SocketAddr, reason: &str) -> SessionError
 
 /// Returns the error of a run with a broken flow: its figures end at the break.
 fn broken_flow(record: &Record, server: SocketAddr) -> Option<SessionError> {
-    let broken = |doubt: &&Caveat| doubt.id == CaveatId::StreamBroken;
-    let doubt = record.validity.iter().find(broken)?;
+    let broken = |caveat: &&Caveat| caveat.id == CaveatId::StreamBroken;
+    let caveat = record.validity.iter().find(broken)?;
     (!record.interrupted).then(|| SessionError::PeerFailed {
         peer: server,
-        situation: format!("the run was cut short: {}", doubt.reason),
+        situation: format!("the run was cut short: {}", caveat.reason),
         next_step:
             "find what resets the connections (a firewall; see the messages of the server); the \
                     figures cover the time until then"

@@ -77,14 +77,14 @@ mod tests {
         plan.wait = Some(PerEnd::same(WaitMode::Spin));
         plan.sched = PerEnd::same("fifo:50".parse().expect("a scheduling class"));
         change(&mut plan);
-        let doubts = warnings_before(&plan, true, Some(2));
-        doubts.into_iter().map(|doubt| doubt.id).collect()
+        let caveats = warnings_before(&plan, true, Some(2));
+        caveats.into_iter().map(|caveat| caveat.id).collect()
     }
 
     #[test]
     fn the_throttle_is_reported_unless_threads_yield() {
         let throttled =
-            |doubts: Vec<StoredId<CaveatId>>| doubts.contains(&CaveatId::RtThrottle.into());
+            |caveats: Vec<StoredId<CaveatId>>| caveats.contains(&CaveatId::RtThrottle.into());
         assert!(throttled(warnings_of_spinning(|_| {})));
         assert!(!throttled(warnings_of_spinning(|plan| plan
             .round_trip
@@ -111,8 +111,10 @@ mod tests {
             );
             plan.streams = streams;
             change(&mut plan);
-            let doubts = warnings_before(&plan, true, Some(logical));
-            doubts.iter().any(|doubt| doubt.id == CaveatId::SharedCores)
+            let caveats = warnings_before(&plan, true, Some(logical));
+            caveats
+                .iter()
+                .any(|caveat| caveat.id == CaveatId::SharedCores)
         };
         let shared = |streams, logical| shared_with(streams, logical, |_| ());
         // Two threads and enough CPUs, even if this process may use only some of them.

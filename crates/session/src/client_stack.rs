@@ -100,12 +100,12 @@ impl ClientStack {
         };
         let why = self.explain_error(error);
         if let SessionError::Port(port) = &why {
-            let mut doubts = record.validity.iter_mut();
-            if let Some(doubt) = doubts.find(|doubt| doubt.id == CaveatId::PeerVanished) {
+            let mut caveats = record.validity.iter_mut();
+            if let Some(caveat) = caveats.find(|caveat| caveat.id == CaveatId::PeerVanished) {
                 let ErrorReport {
                     object, situation, ..
                 } = port.report();
-                *doubt = peer_lost_warning(format!("{object}: {situation}"));
+                *caveat = peer_lost_warning(format!("{object}: {situation}"));
             }
         }
         (record, Some(why))

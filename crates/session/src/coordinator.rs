@@ -106,7 +106,7 @@ pub struct Coordinator<'a> {
     /// Callback for events.
     pub emit: &'a mut dyn FnMut(EventKind),
     /// Warnings about the figures that are known before the start.
-    pub doubts: Vec<Caveat>,
+    pub caveats: Vec<Caveat>,
     /// This end measures steal time; of two ends on one machine, one does.
     pub measures_steal: bool,
     /// Reasons where timestamping is less than requested.
@@ -384,13 +384,13 @@ impl RunState<'_> {
         if self.coordinator.stop_requested.load(Relaxed) && !self.exchange.stop_exchanged {
             self.stop_early(now, "interrupted".to_owned())?;
         }
-        if let Some((limit_ns, doubt)) = self.coordinator.time_limit.clone()
+        if let Some((limit_ns, caveat)) = self.coordinator.time_limit.clone()
             && now >= self.timeline.start_ns.saturating_add(limit_ns)
             && !self.exchange.stop_exchanged
             && !self.coordinator.barrier.phase.is_ending()
         {
-            self.stop_early(now, doubt.reason.clone())?;
-            self.coordinator.doubts.push(doubt);
+            self.stop_early(now, caveat.reason.clone())?;
+            self.coordinator.caveats.push(caveat);
         }
         if !self.has_baseline && now >= self.timeline.count_from_ns {
             self.has_baseline = true;
@@ -610,16 +610,16 @@ impl RunState<'_> {
     }
 
     fn result_builder(&self) -> ResultBuilder<'_> {
-        let mut doubts = self.coordinator.doubts.clone();
+        let mut caveats = self.coordinator.caveats.clone();
         let stack = self.coordinator.host.stack.as_deref();
-        for doubt in stack.map(stack_caveats::stack_warnings).unwrap_or_default() {
+        for caveat in stack.map(stack_caveats::stack_warnings).unwrap_or_default() {
             // Warnings about all threads of this end are in the list already.
-            if doubts.iter().all(|known| known.id != doubt.id) {
-                doubts.push(doubt);
+            if caveats.iter().all(|known| known.id != caveat.id) {
+                caveats.push(caveat);
             }
         }
         if self.exchange.drain_incomplete {
-            doubts.push(Caveat::new(
+            caveats.push(Caveat::new(
                 CaveatId::DrainCut,
                 format!(
                     "payload was still in flight {} s after the end and is not counted",
@@ -652,7 +652,7 @@ impl RunState<'_> {
             call_tally: self.call_tally.as_ref(),
             steal_ticks: self.steal_ticks.as_ref(),
             interrupted: self.exchange.interrupted,
-            doubts,
+            caveats,
             counters: match &self.coordinator.host.stack {
                 None => self.coordinator.local_counters.read_again(),
                 Some(stack) => netstack_counters(self.coordinator.role, stack),

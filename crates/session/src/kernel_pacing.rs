@@ -223,8 +223,8 @@ mod tests {
             (Udp, Txtime, &[], false),
         ] {
             let kinds: Vec<_> = kinds.iter().map(|&kind| kind.to_owned()).collect();
-            let doubt = pacing_warning(&plan(protocol, by), &kinds, &HostFacts::default());
-            assert_eq!(doubt.is_none(), honoured, "{protocol} {by} {kinds:?}");
+            let caveat = pacing_warning(&plan(protocol, by), &kinds, &HostFacts::default());
+            assert_eq!(caveat.is_none(), honoured, "{protocol} {by} {kinds:?}");
         }
     }
 

@@ -129,12 +129,12 @@ pub fn missed_rate_warnings(plan: &Plan, directions: &[DirectionFigures]) -> Vec
     let Some(rate) = plan.rate_bps else {
         return Vec::new();
     };
-    let mut doubts: Vec<Caveat> = directions
+    let mut caveats: Vec<Caveat> = directions
         .iter()
         .filter_map(|figures| missed_rate_warning(plan, rate, figures))
         .collect();
-    doubts.dedup();
-    doubts
+    caveats.dedup();
+    caveats
 }
 
 /// Warns that one burst takes more than half of the run.
@@ -246,8 +246,8 @@ mod tests {
                 ..StreamFigures::default()
             }],
         };
-        let doubts = missed_rate_warnings(&plan, &[figures]);
-        doubts.into_iter().map(|doubt| doubt.id).collect()
+        let caveats = missed_rate_warnings(&plan, &[figures]);
+        caveats.into_iter().map(|caveat| caveat.id).collect()
     }
 
     #[test]
@@ -312,20 +312,20 @@ mod tests {
         let mut directions = [figures(1)];
         add_distributions(&plan, &mut directions, &[]);
         assert_eq!(directions[0].summary.rate_error, None);
-        let doubts = missed_rate_warnings(&plan, &[figures(1), figures(1)]);
-        let [doubt] = &doubts[..] else {
-            panic!("{doubts:?}");
+        let caveats = missed_rate_warnings(&plan, &[figures(1), figures(1)]);
+        let [caveat] = &caveats[..] else {
+            panic!("{caveats:?}");
         };
         let start = "one datagram of 65507 B takes 524 s at 1.00 kb/s, and the run lasted 1.00 s";
-        assert!(doubt.reason.starts_with(start), "{}", doubt.reason);
+        assert!(caveat.reason.starts_with(start), "{}", caveat.reason);
         let end = "use smaller ones (-l) or a longer run (-t)";
-        assert!(doubt.reason.ends_with(end), "{}", doubt.reason);
+        assert!(caveat.reason.ends_with(end), "{}", caveat.reason);
         // The number of payloads makes the burst long.
         let mut bursts = plan.clone();
         (bursts.payload_bytes, bursts.pace.burst) = (1_000, Some("60".parse().unwrap()));
-        let doubts = missed_rate_warnings(&bursts, &[figures(1)]);
+        let caveats = missed_rate_warnings(&bursts, &[figures(1)]);
         let end = "use shorter bursts (-b RATE/BURST) or a longer run (-t)";
-        assert!(doubts[0].reason.ends_with(end), "{doubts:?}");
+        assert!(caveats[0].reason.ends_with(end), "{caveats:?}");
         // In twice the time there are at least two bursts.
         let mut directions = [figures(1049)];
         add_distributions(&plan, &mut directions, &[]);

@@ -75,9 +75,9 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
         interrupted,
         failure,
     } = results;
-    let mut doubts = Vec::new();
+    let mut caveats = Vec::new();
     if let Some(failure) = &failure {
-        doubts.push(peer_lost_warning(failure));
+        caveats.push(peer_lost_warning(failure));
     }
     let interrupted = interrupted
         || failure.is_some()
@@ -122,7 +122,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
     rate_accuracy::add_distributions(&plan, &mut directions, &ends);
     let (losses, loss_warnings) = loss::account_losses(&plan, &path, &counters, &directions, mtu);
     // An aborted run has not reported all of its losses.
-    doubts.extend(loss_warnings.into_iter().filter(|_| failure.is_none()));
+    caveats.extend(loss_warnings.into_iter().filter(|_| failure.is_none()));
     let mut slow = Vec::new();
     let mut hosts = Vec::new();
     let mut cpu = Vec::new();
@@ -145,14 +145,14 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
         hosts.push(end.host);
         cpu.extend(end.cpu);
         memory.extend(end.memory);
-        for doubt in end.caveats {
-            if !doubts.contains(&doubt) {
-                doubts.push(doubt);
+        for caveat in end.caveats {
+            if !caveats.contains(&caveat) {
+                caveats.push(caveat);
             }
         }
     }
     if intervals_omitted > 0 {
-        doubts.push(Caveat::new(
+        caveats.push(Caveat::new(
             CaveatId::SeriesCut,
             format!(
                 "{intervals_omitted} intervals exceed the storage limit: the figures cover the complete run, the series does not"
@@ -163,15 +163,17 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
     summary.cpu = cpu;
     summary.memory = memory;
     // `shared-cores` gives the cause, so `core-shared` would repeat it.
-    let shared_cores = doubts.iter().any(|doubt| doubt.id == CaveatId::SharedCores);
+    let shared_cores = caveats
+        .iter()
+        .any(|caveat| caveat.id == CaveatId::SharedCores);
     let limits = limits.into_iter();
-    doubts.extend(limits.filter(|doubt| !(shared_cores && doubt.id == CaveatId::CoreShared)));
-    doubts.extend(wrong_responses(&summary));
-    doubts.extend(late_responses(&plan, &summary));
-    doubts.extend(thin_tail(&summary));
+    caveats.extend(limits.filter(|caveat| !(shared_cores && caveat.id == CaveatId::CoreShared)));
+    caveats.extend(wrong_responses(&summary));
+    caveats.extend(late_responses(&plan, &summary));
+    caveats.extend(thin_tail(&summary));
     // A sender that was lost did not miss its rate.
     let rate_warnings = rate_accuracy::missed_rate_warnings(&plan, &directions);
-    doubts.extend(rate_warnings.into_iter().filter(|_| failure.is_none()));
+    caveats.extend(rate_warnings.into_iter().filter(|_| failure.is_none()));
     let mut plan = plan;
     if plan.protocol == TransportProtocol::Tcp {
         // The congestion control that the sending sockets really used.
@@ -209,7 +211,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
         stage_pass,
         timeline,
         server_text: peer_text,
-        validity: doubts,
+        validity: caveats,
         ..Record::new(new_id(started_at), started_at, plan)
     };
     (record, failure)
@@ -493,8 +495,9 @@ mod tests {
 
     #[test]
     fn wrong_and_late_responses_are_reported() {
-        let id_and_text =
-            |doubt: Option<Caveat>| doubt.map(|doubt| (doubt.id.known().unwrap(), doubt.reason));
+        let id_and_text = |caveat: Option<Caveat>| {
+            caveat.map(|caveat| (caveat.id.known().unwrap(), caveat.reason))
+        };
         let mut summary = Summary {
             round_trips: Some(1_000),
             wrong_length: Some(0),
@@ -508,10 +511,10 @@ mod tests {
         assert_eq!(id_and_text(late_responses(&plan, &summary)), None);
         (summary.wrong_length, summary.wrong_content) = (Some(20), Some(1));
         summary.out_of_order = Some(3);
-        let (id, text) = id_and_text(wrong_responses(&summary)).expect("a doubt");
+        let (id, text) = id_and_text(wrong_responses(&summary)).expect("a caveat");
         assert_eq!(id, CaveatId::WrongResponses);
         assert!(text.starts_with("21 of 1000 responses"), "{text}");
-        let (id, text) = id_and_text(late_responses(&plan, &summary)).expect("a doubt");
+        let (id, text) = id_and_text(late_responses(&plan, &summary)).expect("a caveat");
         assert_eq!(id, CaveatId::LateResponses);
         assert!(text.starts_with("3 of the 4 requests"), "{text}");
         // Eight outstanding requests may overtake each other in time.

@@ -66,7 +66,7 @@ pub struct ResultBuilder<'a> {
     /// Stopped early by a user.
     pub interrupted: bool,
     /// Warnings so far.
-    pub doubts: Vec<Caveat>,
+    pub caveats: Vec<Caveat>,
     /// Loss counters of this host.
     pub counters: Vec<CounterDelta>,
 }
@@ -94,19 +94,19 @@ impl ResultBuilder<'_> {
             })
             .collect();
         let slow = self.slow_responses();
-        let mut doubts = self.doubts.clone();
-        doubts.extend(self.broken_streams());
-        doubts.extend(self.ports_exhausted());
-        doubts.extend(self.broken_connections());
-        doubts.extend(self.missing_route());
-        doubts.extend(self.steal_time());
-        doubts.extend(self.crowded_cores());
-        doubts.extend(self.gso_unsupported());
-        doubts.extend(self.missing_poll_queue());
-        doubts.extend(self.content_mismatch());
-        doubts.extend(self.copied_sends());
-        doubts.extend(self.overdue_requests());
-        doubts.extend(self.device_times());
+        let mut caveats = self.caveats.clone();
+        caveats.extend(self.broken_streams());
+        caveats.extend(self.ports_exhausted());
+        caveats.extend(self.broken_connections());
+        caveats.extend(self.missing_route());
+        caveats.extend(self.steal_time());
+        caveats.extend(self.crowded_cores());
+        caveats.extend(self.gso_unsupported());
+        caveats.extend(self.missing_poll_queue());
+        caveats.extend(self.content_mismatch());
+        caveats.extend(self.copied_sends());
+        caveats.extend(self.overdue_requests());
+        caveats.extend(self.device_times());
         let verification = self.verification();
         let calls = self.call_tally.map(|calls| calls.to_record(self.role));
         let (calls, call_clock) = calls.unzip();
@@ -124,7 +124,7 @@ impl ResultBuilder<'_> {
             verification,
             calls: calls.unwrap_or_default(),
             call_clock,
-            caveats: doubts,
+            caveats: caveats,
             slow,
             interrupted: self.interrupted,
             duration_ns: end_ns.saturating_sub(self.counted_from_ns),

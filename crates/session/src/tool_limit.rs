@@ -42,9 +42,9 @@ pub fn limit_warnings(
     }
     let saturated = (plan.directions.iter())
         .filter_map(|&direction| saturated_sender(plan, ends, directions, direction));
-    let mut doubts: Vec<_> = saturated.collect();
-    doubts.extend(shared_core(ends));
-    doubts
+    let mut caveats: Vec<_> = saturated.collect();
+    caveats.extend(shared_core(ends));
+    caveats
 }
 
 fn threads_of<'a>(
@@ -201,8 +201,8 @@ mod tests {
             boot_id: Some("one machine"),
             cpu: Some(cost),
         });
-        let doubts = limit_warnings(&plan, &ends, &[]);
-        doubts.into_iter().map(|doubt| doubt.id).collect()
+        let caveats = limit_warnings(&plan, &ends, &[]);
+        caveats.into_iter().map(|caveat| caveat.id).collect()
     }
 
     #[test]

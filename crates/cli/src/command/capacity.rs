@@ -214,7 +214,7 @@ fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, Comman
     let port_stopped = measured
         .caveats
         .iter()
-        .any(|doubt| doubt.id == CaveatId::PortStopped);
+        .any(|caveat| caveat.id == CaveatId::PortStopped);
     let mut measured = measured;
     let failure = measured.failure.take().map(CommandFailure::from);
     let mut set = set_of(
@@ -262,7 +262,7 @@ fn set_of(
     started: Timestamp,
 ) -> RunSet {
     let notes = measured.caveats.iter();
-    let notes = notes.map(|doubt| format!("{} [{}]", doubt.reason, doubt.id));
+    let notes = notes.map(|caveat| format!("{} [{}]", caveat.reason, caveat.id));
     RunSet {
         schema: SET_SCHEMA.to_owned(),
         id: new_id(started),

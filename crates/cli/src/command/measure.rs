@@ -100,8 +100,8 @@ pub(super) fn server_ended_failure(record: &Record) -> CommandFailure {
         true => format!("[{}]", plan.host),
         false => plan.host.clone(),
     };
-    let mut doubts = record.validity.iter();
-    let next = match doubts.any(|doubt| doubt.id == CaveatId::CutShort) {
+    let mut caveats = record.validity.iter();
+    let next = match caveats.any(|caveat| caveat.id == CaveatId::CutShort) {
         true => {
             "set a time (-t) within the server's --max-time, or start the server with a higher one"
         }

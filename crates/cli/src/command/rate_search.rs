@@ -297,13 +297,13 @@ fn result_set(search_plan: &SearchPlan, state: SearchState, interrupted: bool) -
         trials: state.trials,
     };
     let mut runs = state.runs;
-    if let Some(doubt) = resolution_missed(&result)
+    if let Some(caveat) = resolution_missed(&result)
         && let Some(trial) = result
             .rate_bps
             .and_then(|rate| deciding_trial(&result.trials, rate))
         && let Some(run) = runs.iter_mut().find(|run| run.id == trial.record)
     {
-        run.validity.push(doubt);
+        run.validity.push(caveat);
     }
     let first = runs.first();
     let started = first.map_or_else(Timestamp::now, |run| run.started);

@@ -157,11 +157,11 @@ fn print_event(update: ServiceHostEvent<'_>, args: &StackHostArgs, output: &mut 
         }
         ServiceHostEvent::Interval(_) => {}
         ServiceHostEvent::Test(event) => handle_test_event(&event, output),
-        ServiceHostEvent::Warning(doubt) if output.is_stream() => {
-            let doubt = doubt.clone();
-            emit_host_event(EventKind::CaveatRaised { caveat: doubt }, output);
+        ServiceHostEvent::Warning(caveat) if output.is_stream() => {
+            let caveat = caveat.clone();
+            emit_host_event(EventKind::CaveatRaised { caveat: caveat }, output);
         }
-        ServiceHostEvent::Warning(doubt) => output.warn(&format!("warning: {}", doubt.reason)),
+        ServiceHostEvent::Warning(caveat) => output.warn(&format!("warning: {}", caveat.reason)),
     }
 }
 
@@ -221,7 +221,7 @@ fn show_event(
             EventKind::Refused { problem } => output.report_progress(&problem.to_string()),
             _ => {}
         },
-        ServiceHostEvent::Warning(doubt) => output.warn(&format!("warning: {}", doubt.reason)),
+        ServiceHostEvent::Warning(caveat) => output.warn(&format!("warning: {}", caveat.reason)),
     }
 }
 

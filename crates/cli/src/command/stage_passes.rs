@@ -168,12 +168,12 @@ fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&Session
         timestamp_overhead_ns: asking_ns,
         ..pass
     });
-    for doubt in pass_record.validity {
-        if doubt.id == CaveatId::ClockUnknown {
-            record.validity.push(doubt);
+    for caveat in pass_record.validity {
+        if caveat.id == CaveatId::ClockUnknown {
+            record.validity.push(caveat);
         }
     }
-    let doubt = match (&record.stage_pass, failure) {
+    let caveat = match (&record.stage_pass, failure) {
         (_, Some(failure)) => Some(pass_failed(failure)),
         (None, None) => Some(Caveat::new(
             CaveatId::NoStages,
@@ -187,7 +187,7 @@ fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&Session
             .or_else(|| slower_pass(asking_ns, median))
             .or_else(|| medians_do_not_add_up(pass)),
     };
-    record.validity.extend(doubt);
+    record.validity.extend(caveat);
 }
 
 fn few_stamps(pass: &StagePass) -> Option<Caveat> {
@@ -326,7 +326,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubtful_stages_have_a_warning() {
+    fn unreliable_stages_have_a_caveat() {
         let pass = |round_trips, left_out| StagePass {
             round_trips,
             incomplete: left_out,

@@ -204,14 +204,14 @@ impl LiveRun {
     ///
     /// Causes are available only after the run: they come from counters of both ends.
     pub(super) fn caveats(&self) -> Vec<String> {
-        let mut doubts = Vec::new();
+        let mut caveats = Vec::new();
         if let Some((lost, share)) = self.loss().filter(|(lost, _)| *lost > 0) {
             let lost_units = match self.unit {
                 RateUnit::RoundTrips => "requests have no response",
                 RateUnit::Frames => "frames are lost",
                 RateUnit::Bits => "datagrams are lost",
             };
-            doubts.push(format!(
+            caveats.push(format!(
                 "{} {lost_units} ({})",
                 format_count(lost),
                 format_share(share)
@@ -220,13 +220,13 @@ impl LiveRun {
         for (end, shares) in &self.threads {
             let share = shares.runnable_ns / shares.total_ns.max(1.0);
             if share >= MIN_RUNNABLE_FRACTION {
-                doubts.push(format!(
+                caveats.push(format!(
                     "{} of the time the {end}'s threads waited for a processor",
                     format_share(share)
                 ));
             }
         }
-        doubts
+        caveats
     }
 
     /// Returns the latest percentiles, the losses, and their loss points: lines of parts that stay

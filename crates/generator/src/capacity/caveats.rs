@@ -319,7 +319,7 @@ mod tests {
             trials: vec![trial],
             ..SizeCapacity::default()
         };
-        lossy(&[size], 5.0).map(|doubt| doubt.reason)
+        lossy(&[size], 5.0).map(|caveat| caveat.reason)
     }
 
     /// A caveat that applies to several goals and sizes is reported once, for the worst of them.

@@ -151,7 +151,7 @@ pub fn run(
             .any(|finished| finished.forwarding_fps > 0.0)
     };
     if results.sizes.iter().all(arrives) {
-        (results.caveats).retain(|doubt| doubt.id != CaveatId::NothingArrived);
+        (results.caveats).retain(|caveat| caveat.id != CaveatId::NothingArrived);
     }
     (results.caveats).extend(suite_caveats(&results.sizes, resolution, trial_s));
     Ok(results)

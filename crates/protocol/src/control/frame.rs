@@ -162,7 +162,7 @@ pub struct Accept {
     pub cpus: CpuList,
     /// Grants, one per flow, in the order in which the client must open them.
     pub flows: Vec<FlowGrant>,
-    /// Parts of the plan that the server cannot follow, and other doubts about the figures.
+    /// Parts of the plan that the server cannot follow, and other caveats about the figures.
     #[serde(default)]
     #[serde(rename = "doubts")]
     pub caveats: Vec<Caveat>,
@@ -280,7 +280,7 @@ pub struct EndResults {
     /// Responses above the latency limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowResponse>,
-    /// Doubts about its figures.
+    /// Caveats about its figures.
     #[serde(default)]
     #[serde(rename = "doubts")]
     pub caveats: Vec<Caveat>,

@@ -47,11 +47,11 @@ pub(super) fn run_section(run: &Record, anchor: &str, path: &str) -> String {
             "<p class=\"callout\"><b>Interrupted.</b> The figures cover {covered_time}.</p>\n"
         ));
     }
-    for doubt in &run.validity {
+    for caveat in &run.validity {
         out.push_str(&format!(
             "<p class=\"callout\"><b>Note.</b> {} <code>{}</code></p>\n",
-            escape_markup(&doubt.reason),
-            escape_markup(doubt.id.as_str())
+            escape_markup(&caveat.reason),
+            escape_markup(caveat.id.as_str())
         ));
     }
     out.push_str(&key_figures(run));

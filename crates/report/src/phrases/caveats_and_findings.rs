@@ -13,10 +13,10 @@ use super::run_name;
 pub(crate) fn distinct_caveats(runs: &[Record]) -> Vec<(&Caveat, Vec<String>)> {
     let mut caveats: Vec<(&Caveat, Vec<String>)> = Vec::new();
     for run in runs {
-        for doubt in &run.validity {
-            match caveats.iter_mut().find(|(caveat, _)| *caveat == doubt) {
+        for caveat in &run.validity {
+            match caveats.iter_mut().find(|(known, _)| *known == caveat) {
                 Some((_, names)) => names.push(run_name(run)),
-                None => caveats.push((doubt, vec![run_name(run)])),
+                None => caveats.push((caveat, vec![run_name(run)])),
             }
         }
     }
@@ -50,16 +50,16 @@ pub(crate) fn count_caveats(runs: &[Record]) -> Vec<CaveatCount<'_>> {
     let mut counts: Vec<CaveatCount<'_>> = Vec::new();
     for run in runs {
         let mut kinds_of_run: Vec<&StoredId<CaveatId>> = Vec::new();
-        for doubt in &run.validity {
+        for caveat in &run.validity {
             // A run may have several of one kind, such as one per host.
-            if kinds_of_run.contains(&&doubt.id) {
+            if kinds_of_run.contains(&&caveat.id) {
                 continue;
             }
-            kinds_of_run.push(&doubt.id);
-            match (counts.iter_mut()).find(|count| count.example.id == doubt.id) {
+            kinds_of_run.push(&caveat.id);
+            match (counts.iter_mut()).find(|count| count.example.id == caveat.id) {
                 Some(count) => count.runs.0 += 1,
                 None => counts.push(CaveatCount {
-                    example: doubt,
+                    example: caveat,
                     run,
                     runs: (1, runs.len()),
                 }),
@@ -96,12 +96,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_doubts_are_counted_over_runs() {
+    fn kinds_of_caveats_are_counted_over_runs() {
         let text = include_str!("../../tests/fixtures/run-1.json");
-        let run = |label: &str, doubts: &[(CaveatId, &str)]| {
+        let run = |label: &str, caveats: &[(CaveatId, &str)]| {
             let mut run: Record = serde_json::from_str(text).unwrap();
             run.label = Some(label.to_owned());
-            run.validity = (doubts.iter())
+            run.validity = (caveats.iter())
                 .map(|&(id, reason)| Caveat::new(id, reason))
                 .collect();
             run

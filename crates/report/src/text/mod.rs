@@ -123,11 +123,11 @@ pub fn render_named_list(entries: &[(String, String)], style: &TextStyle) -> Str
 }
 
 /// Renders a caveat: `note: why [id]`.
-pub(crate) fn render_caveat(doubt: &Caveat, style: &TextStyle, width: usize) -> String {
+pub(crate) fn render_caveat(caveat: &Caveat, style: &TextStyle, width: usize) -> String {
     let text = format!(
         "{} [{}]",
-        strip_control_characters(&doubt.reason),
-        strip_control_characters(doubt.id.as_str())
+        strip_control_characters(&caveat.reason),
+        strip_control_characters(caveat.id.as_str())
     );
     render_note(&text, style, width)
 }

@@ -90,7 +90,7 @@ fn render_for(record: &Record, client: Option<&str>, style: &TextStyle) -> Strin
     let notes: Vec<_> = record
         .validity
         .iter()
-        .map(|doubt| render_caveat(doubt, style, style.width))
+        .map(|caveat| render_caveat(caveat, style, style.width))
         .collect();
     if !notes.is_empty() {
         blocks.push(notes.join("\n"));

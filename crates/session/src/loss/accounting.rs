@@ -379,7 +379,7 @@ fn split_losses(
     let unexplained = shares.iter().find(|share| share.point == LossPoint::Path);
     // A lost carrier explains the losses.
     let kept_carrier = lost_carrier(counters).is_empty();
-    let doubt = unexplained
+    let caveat = unexplained
         .filter(|share| path.fully_visible && kept_carrier && share.packets > 0)
         .map(|share| {
             Caveat::new(
@@ -391,7 +391,7 @@ fn split_losses(
                 ),
             )
         });
-    (losses, doubt)
+    (losses, caveat)
 }
 
 /// Returns the interfaces that lost their carrier during the run, with the number of times.
@@ -435,17 +435,17 @@ pub fn account_losses(
     directions: &[DirectionFigures],
     mtu: impl Fn(Direction) -> Option<u32>,
 ) -> (Vec<PacketLoss>, Vec<Caveat>) {
-    let (mut losses, mut doubts) = (Vec::new(), Vec::new());
-    doubts.extend(carrier_warning(counters));
+    let (mut losses, mut caveats) = (Vec::new(), Vec::new());
+    caveats.extend(carrier_warning(counters));
     if plan.kind == RunKind::Throughput && plan.protocol == TransportProtocol::Udp {
         for figures in directions {
             let mtu = mtu(figures.direction);
-            let (direction_losses, doubt) = split_losses(plan, path, counters, figures, mtu);
+            let (direction_losses, caveat) = split_losses(plan, path, counters, figures, mtu);
             losses.extend(direction_losses);
-            doubts.extend(doubt);
+            caveats.extend(caveat);
         }
     }
-    (losses, doubts)
+    (losses, caveats)
 }
 
 #[cfg(test)]
@@ -528,7 +528,7 @@ mod tests {
             counter("server", Some("eth0"), name::RX, 5),
             counter("server", None, name::BACKLOG, 4),
         ];
-        let (losses, doubt) = split_losses(
+        let (losses, caveat) = split_losses(
             &plan(1000),
             &lab_links(),
             &counters,
@@ -546,8 +546,8 @@ mod tests {
                 (LossPoint::UdpReceiveQueue, 10, true),
             ]
         );
-        assert_eq!(doubt, None);
-        let (losses, doubt) = split_losses(
+        assert_eq!(caveat, None);
+        let (losses, caveat) = split_losses(
             &plan(1000),
             &lab_links(),
             &counters,
@@ -555,7 +555,7 @@ mod tests {
             None,
         );
         assert_eq!(losses.last().map(|loss| loss.packets), Some(10));
-        assert!(doubt.is_some_and(|doubt| doubt.id == CaveatId::LossNotExplained));
+        assert!(caveat.is_some_and(|caveat| caveat.id == CaveatId::LossNotExplained));
     }
 
     /// An overrun device and a bad cable lose packets at the same loss point.
@@ -584,12 +584,12 @@ mod tests {
         ];
         let warnings = |counters: &[CounterDelta]| {
             let figures = [figures(60, 0, 0)];
-            let (losses, doubts) =
+            let (losses, caveats) =
                 account_losses(&plan(1000), &lab_links(), counters, &figures, |_| None);
             assert_eq!(loss_points(&losses), [(LossPoint::Path, 60, false)]);
-            let doubts = doubts.into_iter();
-            doubts
-                .map(|doubt| (doubt.id.known().unwrap(), doubt.reason))
+            let caveats = caveats.into_iter();
+            caveats
+                .map(|caveat| (caveat.id.known().unwrap(), caveat.reason))
                 .collect::<Vec<_>>()
         };
         assert_eq!(warnings(&counters)[0].0, CaveatId::LossNotExplained);
@@ -667,12 +667,12 @@ mod tests {
         let mut plan = plan(1472);
         plan.udp_offload.gso = Some(true);
         plan.udp_offload.gro = Some(true);
-        let (losses, doubt) = split_losses(&plan, &lab_links(), &[], &figures(880, 20, 0), None);
+        let (losses, caveat) = split_losses(&plan, &lab_links(), &[], &figures(880, 20, 0), None);
         assert_eq!(
             loss_points(&losses),
             [(LossPoint::UdpReceiveQueue, 880, true)]
         );
-        assert_eq!(doubt, None);
+        assert_eq!(caveat, None);
         let counters = [counter("s1", Some("p2"), name::QDISC, 5)];
         let (losses, _) = split_losses(&plan, &lab_links(), &counters, &figures(880, 18, 0), None);
         assert_eq!(losses.iter().map(|loss| loss.packets).sum::<u64>(), 880);
@@ -689,7 +689,7 @@ mod tests {
             counter("server", None, name::REASSEMBLED, 88),
             counter("server", None, name::REASSEMBLY_OPEN, 7),
         ];
-        let (losses, doubt) = split_losses(
+        let (losses, caveat) = split_losses(
             &plan(5888),
             &lab_links(),
             &counters,
@@ -703,7 +703,7 @@ mod tests {
                 (LossPoint::Reassembly, 7, true)
             ]
         );
-        assert_eq!(doubt, None);
+        assert_eq!(caveat, None);
         // The kernel abandons a datagram with its first rejected fragment: each drop is one
         // datagram.
         let counters = [
@@ -712,7 +712,7 @@ mod tests {
             counter("server", None, name::REASSEMBLED, 574),
             counter("server", None, name::REASSEMBLY_OPEN, 1_148),
         ];
-        let (losses, doubt) = split_losses(
+        let (losses, caveat) = split_losses(
             &plan(5888),
             &lab_links(),
             &counters,
@@ -726,7 +726,7 @@ mod tests {
                 (LossPoint::Reassembly, 1_148, true)
             ]
         );
-        assert_eq!(doubt, None);
+        assert_eq!(caveat, None);
         // Rejected for want of memory, each fragment counted.
         let counters = [
             counter("server", None, name::FRAGMENTS, 400),

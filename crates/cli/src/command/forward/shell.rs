@@ -345,8 +345,8 @@ impl ForwardShell<'_> {
             self.has_failed = true;
             text.push_str(&format!("\nerror: {error}"));
         }
-        if let Some(doubt) = &stopped.numa_caveat {
-            text.push_str(&format!("\nwarning: {}", doubt.reason));
+        if let Some(caveat) = &stopped.numa_caveat {
+            text.push_str(&format!("\nwarning: {}", caveat.reason));
         }
         let (started, settings) =
             (self.started.take()).unwrap_or_else(|| (Timestamp::now(), self.settings.clone()));
