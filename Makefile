@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test nightly lint bench bench-tune bench-compare bank experiments fuzz valgrind
+.PHONY: help demo test nightly lint bench bench-tune bench-compare bank experiments fuzz valgrind deny docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,3 +50,13 @@ fuzz: ## fuzz every codec (TIME=seconds each, ONLY=name,…); see fuzz/README.md
 
 valgrind: ## test rings, pools and shared memory of the ports under valgrind's memcheck
 	@CARGO='$(CARGO)' tests/valgrind
+
+deny: ## check licences, sources, duplicate versions and advisories of dependencies; see deny.toml
+	@if command -v cargo-deny > /dev/null; then \
+		$(CARGO) deny check --hide-inclusion-graph licenses bans sources && \
+		{ $(CARGO) deny fetch db > /dev/null 2>&1 || { echo "skipped: advisories (their database cannot be fetched)"; exit 0; }; \
+		$(CARGO) deny check advisories; }; \
+	else echo "skipped: cargo-deny is not installed (cargo install cargo-deny --locked)"; fi
+
+docs: ## build the documentation site in target/book from these documents; needs mdbook
+	@docs/site

@@ -29,6 +29,7 @@ use std::path::PathBuf;
 
 use confusion_matrix::{ConfusionMatrix, HEALTHY, bank_dir};
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::record::Record;
 use serde_json::{Value, json};
 
@@ -120,7 +121,7 @@ fn the_bank_finds_the_injected_faults() {
     }
     matrix.print("recorded bank");
     for rule in linerate_explain::RULES {
-        let cases = cases_by_fault.get(rule.id()).copied().unwrap_or(0);
+        let cases = cases_by_fault.get(rule.id().as_str()).copied().unwrap_or(0);
         assert!(cases >= 2, "{} has {cases} cases in the bank", rule.id());
     }
     assert!(cases_by_fault.get(HEALTHY).is_some_and(|&cases| cases >= 5));
@@ -170,7 +171,7 @@ fn what_another_programs_socket_lost_is_no_path_loss() {
         let findings = linerate_explain::explain(&record);
         let of = findings
             .into_iter()
-            .filter(|found| found.cause == "path-loss");
+            .filter(|found| found.cause == CauseId::PathLoss);
         of.map(|found| format!("{:?}", found.kind).to_lowercase())
             .collect::<Vec<_>>()
     };
@@ -190,7 +191,9 @@ fn a_missing_route_is_no_shaped_link() {
     let shaped = |record: Value| {
         let record: Record = serde_json::from_value(record).expect("a record");
         let findings = linerate_explain::explain(&record);
-        findings.iter().any(|found| found.cause == "shaped-link")
+        findings
+            .iter()
+            .any(|found| found.cause == CauseId::ShapedLink)
     };
     let mut record = recorded["shaped-link-many-flows"]["record"].clone();
     for counter in record["counters"].as_array_mut().expect("counters") {
@@ -220,7 +223,9 @@ fn segments_that_overtake_others_show_no_queue() {
         }
         let record: Record = serde_json::from_value(record).expect("a record");
         let findings = linerate_explain::explain(&record);
-        let found = findings.iter().any(|found| found.cause == "shaped-link");
+        let found = findings
+            .iter()
+            .any(|found| found.cause == CauseId::ShapedLink);
         assert_eq!(found, shaped, "{seen:?}: {findings:#?}");
     }
 }
@@ -251,7 +256,7 @@ fn one_core_for_both_ends_is_a_cause_where_they_work_at_once() {
         let record: Record = serde_json::from_value(record.clone()).expect("a record");
         let findings = linerate_explain::explain(&record);
         let first = findings.first().expect("a finding");
-        assert_eq!(first.cause, "shared-core", "{name}");
+        assert_eq!(first.cause, CauseId::SharedCore, "{name}");
         assert_eq!(first.is_cause(), at_once, "{name}");
         assert_eq!(first.gain.is_some(), at_once, "{name}");
         let causes = findings.iter().any(Finding::is_cause);
@@ -281,13 +286,15 @@ fn another_program_on_the_processor_is_not_the_peer() {
     let record: Record = serde_json::from_value(record).expect("a record");
     let findings = linerate_explain::explain(&record);
     assert!(
-        findings.iter().all(|found| found.cause != "shared-core"),
+        findings
+            .iter()
+            .all(|found| found.cause != CauseId::SharedCore),
         "{findings:#?}"
     );
     let cause = findings.iter().find(|found| found.is_cause());
     assert_eq!(
-        cause.map(|found| &*found.cause),
-        Some("scheduling-delay"),
+        cause.map(|found| &found.cause),
+        Some(&CauseId::SchedulingDelay.into()),
         "{findings:#?}"
     );
 }
@@ -310,7 +317,7 @@ fn a_longer_path_matters_by_its_share_of_the_round_trip() {
         let findings = linerate_explain::explain(&record);
         let found = findings
             .iter()
-            .any(|found| found.cause == "asymmetric-path");
+            .any(|found| found.cause == CauseId::AsymmetricPath);
         assert_eq!(found, is_reported, "{there_ns} {back_ns} {p50_ns}");
     }
 }

@@ -22,10 +22,7 @@ const INDEFINITE_OPENERS_PERCENT: f64 = 6.0;
 const PERSONIFIED_PER_10000: f64 = 5.0;
 
 /// Type names with three definitions or more.
-const REPEATED_TYPE_NAMES: usize = 125;
-
-/// Uses of names with a denied word.
-const DENIED_NAMES: usize = 3900;
+const REPEATED_TYPE_NAMES: usize = 25;
 
 /// Words of a sentence in the documents that nine of ten sentences keep within.
 const SENTENCE_WORDS: usize = 26;
@@ -34,13 +31,10 @@ const SENTENCE_WORDS: usize = 26;
 const LONG_SENTENCES: usize = 10;
 
 /// Modules of one crate that import each other in a circle.
-const CIRCLE_MODULES: usize = 17;
-
-/// Names of the glossary that no code has yet.
-const GLOSSARY_NAMES_MISSING: usize = 0;
+const CIRCLE_MODULES: usize = 4;
 
 /// Share of the code in one crate, in percent.
-const LARGEST_CRATE_PERCENT: f64 = 34.0;
+const LARGEST_CRATE_PERCENT: f64 = 15.0;
 
 /// The first places of a list, one a line.
 fn places(list: &[String]) -> String {
@@ -105,7 +99,7 @@ fn identifiers_have_no_denied_word() {
         }
     }
     assert!(
-        denied.len() <= DENIED_NAMES,
+        denied.is_empty(),
         "denied words in names: {}",
         places(&denied)
     );
@@ -218,7 +212,7 @@ fn terms_of_the_glossary_are_names_in_the_code() {
     }
     assert!(terms.len() > 100, "the glossary has {} terms", terms.len());
     assert!(
-        missing.len() <= GLOSSARY_NAMES_MISSING,
+        missing.is_empty(),
         "names of the glossary that no code has: {}",
         places(&missing)
     );

@@ -1,5 +1,6 @@
 //! Commands that findings advise: complete as typed, and never one that is rejected.
 
+use linerate_record::ids::CauseId;
 use serde_json::{Value, json};
 
 use super::rules::{changed, command, explained, finding_of};
@@ -119,7 +120,7 @@ fn a_changed_neighbour_is_looked_up() {
             record.counters.push(counter);
         }
         let found = linerate_explain::explain(&record);
-        let found = found.iter().find(|found| found.cause == "neighbour");
+        let found = found.iter().find(|found| found.cause == CauseId::Neighbour);
         let advice = found.and_then(|found| found.command.as_deref());
         assert_eq!(advice, Some(expected), "{host}");
     }
@@ -162,7 +163,7 @@ fn datagrams_fit_packets_of_their_family() {
             direction.streams.clear();
         }
         let found = linerate_explain::explain(&record);
-        let found = found.iter().find(|found| found.cause == "nic-drop");
+        let found = found.iter().find(|found| found.cause == CauseId::NicDrop);
         let advice = found.and_then(|found| found.command.clone());
         assert!(
             advice
@@ -210,7 +211,7 @@ fn a_single_flow_gets_no_advice_of_fewer_threads() {
             ("/hosts/1/cpu/usable", json!(1)),
         ];
         for found in explained("scheduling-delay-tcp", &changes) {
-            if found.cause == "scheduling-delay" {
+            if found.cause == CauseId::SchedulingDelay {
                 let command = found.command.unwrap_or_default();
                 assert_eq!(
                     command.contains("--threads 1"),

@@ -26,7 +26,7 @@ impl ConfusionMatrix {
         let is_known = |finding: &&Finding| finding.kind != FindingKind::Unknown;
         let first = match findings.iter().find(is_known) {
             _ if fault == HEALTHY && !causes => HEALTHY.to_owned(),
-            Some(finding) => finding.cause.clone(),
+            Some(finding) => finding.cause.to_string(),
             None => "nothing".to_owned(),
         };
         let right = first == fault;

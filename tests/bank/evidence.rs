@@ -1,5 +1,6 @@
 //! Evidence of rules for paths and interfaces: each row changes one reading.
 
+use linerate_record::ids::CauseId;
 use serde_json::{Value, json};
 
 use super::rules::{changed, finding_of, reading};
@@ -235,7 +236,7 @@ fn a_sawtooth_out_of_view_is_no_loss() {
     let mut record = changed(name, &elsewhere);
     record.directions[0].summary.retransmits = Some(12);
     let found = linerate_explain::explain(&record);
-    assert!(found.iter().any(|found| found.cause == "path-loss"));
+    assert!(found.iter().any(|found| found.cause == CauseId::PathLoss));
 }
 
 /// A long ring, and a ring whose thread lacks CPU time, lose no less when made longer; frames that
@@ -282,7 +283,7 @@ fn a_ring_is_short_where_a_longer_one_helps() {
             }
         }
         let found = linerate_explain::explain(&record);
-        let found = found.iter().find(|found| found.cause == id);
+        let found = found.iter().find(|found| found.cause.as_str() == id);
         let is_cause = found.map(linerate_record::finding::Finding::is_cause);
         assert_eq!(is_cause, reported, "{length} {working}: {found:?}");
     }
@@ -308,7 +309,7 @@ fn a_rate_is_used_by_all_senders() {
             !sent || packets.is_some()
         });
         let found = linerate_explain::explain(&record);
-        found.iter().any(|found| found.cause == "shaped-link")
+        found.iter().any(|found| found.cause == CauseId::ShapedLink)
     };
     // Its own 10130 packets are 0.56 of the rate.
     for (packets, is_reported) in [(Some(10_130), false), (Some(16_000), true), (None, true)] {

@@ -1,5 +1,6 @@
 //! Gains that remedies promise: never more than was measured.
 
+use linerate_record::ids::CauseId;
 use serde_json::json;
 
 use super::rules::{changed, command, explained, finding_of};
@@ -74,7 +75,9 @@ fn what_grows_is_promised_no_more_than_is_known() {
 fn a_window_gains_what_it_grows_by() {
     for name in ["receive-window-unscaled-back", "path-delay-window-live"] {
         for found in explained(name, &[]) {
-            let is_window = ["receive-window", "send-buffer"].contains(&found.cause.as_str());
+            let is_window = found
+                .cause
+                .is_one_of(&[CauseId::ReceiveWindow, CauseId::SendBuffer]);
             let gain = found.gain.filter(|_| is_window).unwrap_or(1.0);
             assert!(gain <= 65.0, "{name}: {found:?}");
         }
@@ -86,7 +89,9 @@ fn a_window_gains_what_it_grows_by() {
         tcp.receive_window_limited = Some(0.5);
     }
     let found = linerate_explain::explain(&record);
-    let found = found.iter().find(|found| found.cause == "receive-window");
+    let found = found
+        .iter()
+        .find(|found| found.cause == CauseId::ReceiveWindow);
     let found = found.expect("a finding");
     let gain = found.gain.expect("a gain");
     assert!(gain > 1.5 && gain < 1.0 / (1.0 - found.cost), "{found:?}");

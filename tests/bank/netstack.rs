@@ -1,6 +1,7 @@
 //! Findings for runs over the user-space stack.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::record::CounterDelta;
 use serde_json::{Value, json};
 
@@ -33,7 +34,9 @@ fn windows_of_our_stack_are_small_by_their_use() {
             tcp.receive_window_limited = Some(limited);
         }
         let found = linerate_explain::explain(&record);
-        let found = found.iter().find(|found| found.cause == "receive-window");
+        let found = found
+            .iter()
+            .find(|found| found.cause == CauseId::ReceiveWindow);
         assert_eq!(found.is_some(), is_reported, "{window}: {found:#?}");
     }
 }
@@ -230,7 +233,7 @@ fn our_stack_has_buffers_for_reassembly() {
             ],
         );
         for loss in &mut record.losses {
-            (loss.place, loss.packets) = ("reassembly".to_owned(), 1_000);
+            (loss.place, loss.packets) = (LossPoint::Reassembly.into(), 1_000);
         }
         record.counters.push(CounterDelta {
             host: "client".to_owned(),
@@ -240,7 +243,9 @@ fn our_stack_has_buffers_for_reassembly() {
             after: 6_000,
         });
         let found = linerate_explain::explain(&record).into_iter();
-        let found: Vec<_> = found.filter(|found| found.cause == "reassembly").collect();
+        let found: Vec<_> = found
+            .filter(|found| found.cause == CauseId::Reassembly)
+            .collect();
         let advice = found[0].command.as_deref().unwrap_or_default();
         let expected = format!("--set {key}={command}");
         assert!(advice.contains(&expected), "{expected}: {found:?}");

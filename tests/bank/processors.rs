@@ -1,5 +1,6 @@
 //! Evidence of rules for processors: each row changes one reading.
 
+use linerate_record::ids::CauseId;
 use serde_json::{Value, json};
 
 use super::rules::{changed, finding_of, reading};
@@ -157,7 +158,9 @@ fn rare_requests_are_late_all_the_same() {
             thread.cpu_ns = thread.cpu_ns.min(100_000_000);
         }
         let found = linerate_explain::explain(&record);
-        let found = found.iter().find(|found| found.cause == "scheduling-delay");
+        let found = found
+            .iter()
+            .find(|found| found.cause == CauseId::SchedulingDelay);
         assert_eq!(
             found.is_some(),
             is_reported,

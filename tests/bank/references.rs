@@ -38,7 +38,7 @@ fn is_listed(listed: &[(&str, &str)], evidence: &Evidence) -> bool {
 #[test]
 fn evidence_and_kinds_of_findings_are_listed() {
     for (name, finding) in all_findings() {
-        let rule = RULES.iter().find(|rule| rule.id() == finding.cause);
+        let rule = RULES.iter().find(|rule| finding.cause == rule.id());
         let reference = rule.expect("a rule").reference();
         for evidence in &finding.evidence {
             assert!(
@@ -81,13 +81,13 @@ fn listed_evidence_exists() {
         .flat_map(|(_, finding)| {
             let cause = finding.cause;
             let evidence = finding.evidence.into_iter();
-            evidence.map(move |evidence| (cause.clone(), evidence.counter))
+            evidence.map(move |evidence| (cause.to_string(), evidence.counter))
         })
         .collect();
     let sources = sources_without_references();
     for rule in RULES {
         for (name, _) in rule.reference().evidence {
-            let is_attached = attached.contains(&(rule.id().to_owned(), (*name).to_owned()));
+            let is_attached = attached.contains(&(rule.id().to_string(), (*name).to_owned()));
             let is_name = sources.contains(&format!("\"{name}\""));
             assert!(is_attached || is_name, "{}: {name}", rule.id());
         }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::record::Record;
 use serde_json::{Value, json};
 
@@ -42,7 +43,9 @@ pub(super) fn explained(name: &str, changes: Changes<'_>) -> Vec<Finding> {
 /// Returns the finding of a rule, if there is one.
 pub(super) fn finding_of(cause: &str, name: &str, changes: Changes<'_>) -> Option<Finding> {
     let found = explained(name, changes).into_iter();
-    found.into_iter().find(|found| found.cause == cause)
+    found
+        .into_iter()
+        .find(|found| found.cause.as_str() == cause)
 }
 
 /// Returns the value of a finding's evidence by counter name.
@@ -71,12 +74,12 @@ fn frames_that_arrive_broken_are_no_short_ring() {
     ] {
         let changes = [("/counters/0/counter", json!(counter))];
         let found = explained("too-few-descriptors-nic", &changes);
-        assert_eq!(found[0].cause, first, "{counter}");
+        assert_eq!(found[0].cause.as_str(), first, "{counter}");
         let command = found[0].command.as_deref().unwrap_or_default();
         assert!(command.contains(command_has), "{counter}: {command}");
         let ring = found
             .iter()
-            .any(|found| found.cause == "too-few-descriptors");
+            .any(|found| found.cause == CauseId::TooFewDescriptors);
         assert_eq!(ring, counter == "rx_missed", "{counter}");
         let cable = found.iter().any(|found| found.remedy.contains("cable"));
         assert_eq!(cable, counter == "rx_errors", "{counter}");
@@ -114,7 +117,7 @@ fn mq_may_have_fq_below() {
     assert!(
         found
             .iter()
-            .all(|found| found.cause != "congestion-control")
+            .all(|found| found.cause != CauseId::CongestionControl)
     );
 }
 
@@ -184,7 +187,9 @@ fn queues_below_mq_hold_to_their_rates() {
         let stream = record.directions[0].streams[0].clone();
         record.directions[0].streams.resize(flows, stream);
         let found = linerate_explain::explain(&record);
-        let found = found.iter().find(|found| found.cause == "shaped-link");
+        let found = found
+            .iter()
+            .find(|found| found.cause == CauseId::ShapedLink);
         let seen = found.and_then(|found| reading(found, "rate"));
         assert_eq!(
             seen,
@@ -217,7 +222,9 @@ fn a_rate_on_the_path_counts_for_the_direction_that_leaves_there() {
             interface.qdisc_rate_bps = None;
         }
         let found = linerate_explain::explain(&record);
-        let found = found.iter().find(|found| found.cause == "shaped-link");
+        let found = found
+            .iter()
+            .find(|found| found.cause == CauseId::ShapedLink);
         let rate_is_reported = found.and_then(|found| reading(found, "rate")) == Some(json!(rate));
         assert_eq!(
             rate_is_reported, is_reported,
@@ -305,7 +312,9 @@ fn timers_of_acknowledgements_take_their_time_whatever_comes_between() {
             .counters
             .push(serde_json::from_value(counter).expect("a counter"));
         let found = linerate_explain::explain(&record);
-        let found = found.iter().find(|found| found.cause == "delayed-ack");
+        let found = found
+            .iter()
+            .find(|found| found.cause == CauseId::DelayedAck);
         assert_eq!(
             found.is_some(),
             is_reported,
@@ -436,11 +445,11 @@ fn a_rate_that_was_kept_was_not_stolen() {
         assert!(finding_of(cause, name, &[]).is_some(), "{cause}");
         assert_eq!(finding_of(cause, name, &rate_reached), None, "{cause}");
         // When one burst is most of the run, the rate error is unknown.
-        let doubt = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
+        let caveat = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
         let coarse = [
             ("/plan/rate_bps", json!(1_000)),
             ("/directions/0/rate_error", Value::Null),
-            ("/validity", doubt),
+            ("/validity", caveat),
         ];
         assert!(finding_of(cause, name, &coarse[..2]).is_some(), "{cause}");
         assert_eq!(finding_of(cause, name, &coarse), None, "{cause}");
@@ -451,9 +460,9 @@ fn a_rate_that_was_kept_was_not_stolen() {
 #[test]
 fn a_rate_that_one_burst_fills_is_no_limit() {
     let (cause, name) = ("slow-sender-application", "slow-sender-asked-udp");
-    let doubt = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
+    let caveat = json!([{ "doubt": "rate-too-coarse", "why": "one datagram takes 8 s" }]);
     assert!(finding_of(cause, name, &[]).is_some());
-    assert_eq!(finding_of(cause, name, &[("/validity", doubt)]), None);
+    assert_eq!(finding_of(cause, name, &[("/validity", caveat)]), None);
 }
 
 /// One in a hundred is lost at random, and the payload is sent in bursts.
@@ -467,8 +476,8 @@ fn random_loss_comes_before_the_bursts() {
     };
     for (place, first) in [("path", "path-loss"), ("qdisc", "burst-size")] {
         let found = explained("path-loss-udp", &at(place));
-        assert_eq!(found[0].cause, first, "{place}: {found:#?}");
-        let bursts = found.iter().find(|found| found.cause == "burst-size");
+        assert_eq!(found[0].cause.as_str(), first, "{place}: {found:#?}");
+        let bursts = found.iter().find(|found| found.cause == CauseId::BurstSize);
         assert!(bursts.is_some(), "{place}");
     }
 }
@@ -519,7 +528,9 @@ fn a_receiver_that_waits_for_the_path_waits_for_no_core() {
         .filter_map(|interval| interval.tcp.as_mut())
         .for_each(|tcp| tcp.cwnd_bytes *= 4);
     let found = linerate_explain::explain(&record);
-    let waited = found.iter().any(|found| found.cause == "scheduling-delay");
+    let waited = found
+        .iter()
+        .any(|found| found.cause == CauseId::SchedulingDelay);
     assert!(waited, "{found:?}");
     // A few losses at one time are an accident.
     let mut record = changed("path-loss-narrow-back", &[]);
@@ -528,7 +539,7 @@ fn a_receiver_that_waits_for_the_path_waits_for_no_core() {
     }
     record.directions[0].summary.retransmits = Some(4);
     let found = linerate_explain::explain(&record);
-    assert!(found.iter().all(|found| found.cause != "path-loss"));
+    assert!(found.iter().all(|found| found.cause != CauseId::PathLoss));
 }
 
 /// A thread that polls without result is runnable as long as one that works.
@@ -540,7 +551,7 @@ fn waiting_in_line_is_no_work_that_an_offload_would_spare() {
         let mut record = changed("offload-off-tso", &[]);
         set_thread_times(&mut record, working, waiting);
         let found = linerate_explain::explain(&record);
-        let has_finding = found.iter().any(|found| found.cause == "offload-off");
+        let has_finding = found.iter().any(|found| found.cause == CauseId::OffloadOff);
         assert_eq!(has_finding, is_reported, "{working} {waiting}: {found:?}");
     }
 }
@@ -573,7 +584,7 @@ fn no_congestion_control_is_slow_where_others_have_the_processors() {
         let found = linerate_explain::explain(&record);
         let is_named = found
             .iter()
-            .any(|found| found.cause == "congestion-control");
+            .any(|found| found.cause == CauseId::CongestionControl);
         assert_eq!(is_named, is_reported, "{working} {waiting}: {found:#?}");
     }
 }
@@ -606,7 +617,7 @@ fn an_offload_holds_a_stream_over_a_long_path_where_an_end_has_no_time_left() {
             (tcp.retransmits, tcp.reordering_seen) = (0, Some(0));
         }
         let found = linerate_explain::explain(&record);
-        let has_finding = found.iter().any(|found| found.cause == "offload-off");
+        let has_finding = found.iter().any(|found| found.cause == CauseId::OffloadOff);
         assert_eq!(
             has_finding, is_reported,
             "{working} {waiting} {rtt_ns}: {found:?}"
@@ -642,7 +653,9 @@ fn acknowledgements_limit_where_they_wait() {
         tcp.rtt_ns = tcp.min_rtt_ns.unwrap_or(5_000) + 200_000;
     }
     let found = linerate_explain::explain(&record);
-    let reported = found.iter().any(|found| found.cause == "asymmetric-path");
+    let reported = found
+        .iter()
+        .any(|found| found.cause == CauseId::AsymmetricPath);
     assert!(!reported, "{found:?}");
     // The acknowledgements cannot have passed a rate that they exceed.
     let record = changed(name, &[]);

@@ -1,5 +1,6 @@
 //! Rules for settings that a host may not allow to change.
 
+use linerate_record::ids::CauseId;
 use serde_json::json;
 
 use super::rules::{changed, command, finding_of, reading};
@@ -34,7 +35,9 @@ fn a_fixed_feature_is_no_cause() {
             interface.offloads.insert(also_off.to_owned(), false);
         }
         let found = linerate_explain::explain(&record);
-        let found = found.iter().find(|found| found.cause == "offload-off");
+        let found = found
+            .iter()
+            .find(|found| found.cause == CauseId::OffloadOff);
         let found = found.unwrap_or_else(|| panic!("{fixed:?}: no finding"));
         assert_eq!(found.is_cause(), is_cause, "{fixed:?} {also_off}");
         assert_eq!(found.command.as_deref(), expected, "{fixed:?} {also_off}");

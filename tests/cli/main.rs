@@ -9,6 +9,7 @@ mod schema;
 
 mod browser;
 mod contract;
+mod documents;
 mod errors;
 mod experiments;
 mod help;

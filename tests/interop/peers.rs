@@ -106,9 +106,9 @@ fn check_sum(summary: &Value, context: &str) {
 }
 
 #[track_caller]
-fn has_doubt(record: &Value, doubt: &str) -> bool {
+fn has_doubt(record: &Value, caveat: &str) -> bool {
     let validity = record["validity"].as_array().expect("a list");
-    validity.iter().any(|entry| entry["doubt"] == doubt)
+    validity.iter().any(|entry| entry["doubt"] == caveat)
 }
 
 #[test]
@@ -345,12 +345,18 @@ fn the_file_for_devices_compiles_and_serves() {
             }
             // Unread timestamps are ordinary bytes, and their position suggests what they may be.
             let record = pair.record("latency --peer echo -u -n 500");
-            assert!(has_doubt(&record, "device-stamps-unread"), "{record:#}");
+            assert!(has_doubt(&record, "device-timestamps-unread"), "{record:#}");
             // Read with a wrong frequency they are impossible, and a warning reports it.
             let record = pair.record("latency --peer echo -u -n 500 --device-stamps 16,hz=1k");
-            assert!(has_doubt(&record, "device-stamps-impossible"), "{record:#}");
+            assert!(
+                has_doubt(&record, "device-timestamps-impossible"),
+                "{record:#}"
+            );
             let record = pair.record("latency --peer echo -u -n 500 -l 99 --device-stamps 70");
-            assert!(has_doubt(&record, "device-stamps-missing"), "{record:#}");
+            assert!(
+                has_doubt(&record, "device-timestamps-missing"),
+                "{record:#}"
+            );
             drop(server);
             continue;
         }
@@ -389,7 +395,10 @@ fn the_file_for_devices_compiles_and_serves() {
                 pair.client("throughput --peer discard -u -b 10M -t 1 --json --far-report");
             let output = finish(client.arg(report_command)).expect(1);
             let record = output.json();
-            assert!(has_doubt(&record, "far-report-failed"), "{report_command}");
+            assert!(
+                has_doubt(&record, "remote-report-failed"),
+                "{report_command}"
+            );
             assert!(
                 record["summary"]["goodput_bps"].is_null(),
                 "{report_command}"

@@ -28,8 +28,8 @@ fn check_sum(record: &Value, args: &str) {
         .filter_map(|loss| loss["packets"].as_u64())
         .sum();
     assert_eq!(sum, lost, "{args}: {losses:#?}");
-    let doubts = record["validity"].as_array().expect("a list");
-    let unexplained = doubts.iter().find(|d| d["doubt"] == "loss-not-explained");
+    let caveats = record["validity"].as_array().expect("a list");
+    let unexplained = caveats.iter().find(|d| d["doubt"] == "loss-not-explained");
     assert_eq!(
         unexplained, None,
         "{args}: {losses:#?} {:#?}",
@@ -199,11 +199,11 @@ fn a_link_that_goes_down_is_named() {
         }
     });
     assert_record(&record);
-    let doubts = record["validity"].as_array().expect("a list");
-    let has_doubt = |id: &str| doubts.iter().any(|doubt| doubt["doubt"] == id);
+    let caveats = record["validity"].as_array().expect("a list");
+    let has_doubt = |id: &str| caveats.iter().any(|caveat| caveat["doubt"] == id);
     assert!(
         has_doubt("carrier-lost") && !has_doubt("loss-not-explained"),
-        "{doubts:#?}"
+        "{caveats:#?}"
     );
     // On a busy machine another cause may cost most: the link must only be among them.
     let findings = record["findings"].as_array().expect("a list");

@@ -66,9 +66,9 @@ impl StackLab {
     fn record_with_stages(&self, args: &str) -> Value {
         retry(5, || {
             let record = self.record(args);
-            let doubts = record["validity"].as_array().expect("doubts");
-            match doubts.iter().any(|doubt| doubt["doubt"] == "no-stages") {
-                true => Err(format!("{doubts:#?}")),
+            let caveats = record["validity"].as_array().expect("doubts");
+            match caveats.iter().any(|caveat| caveat["doubt"] == "no-stages") {
+                true => Err(format!("{caveats:#?}")),
                 false => Ok(record),
             }
         })

@@ -3,6 +3,7 @@
 mod capacity;
 mod compare;
 mod explain;
+pub mod forward;
 mod frames;
 mod generate;
 pub mod heading;
@@ -18,6 +19,7 @@ mod screen;
 mod server;
 mod stack;
 mod sweep;
+pub mod testpmd_options;
 mod throughput;
 mod ttcp;
 mod tune;
@@ -26,6 +28,7 @@ mod values;
 pub use capacity::{CapacityArgs, Rfc2544Test};
 pub use compare::CompareArgs;
 pub use explain::ExplainArgs;
+pub use forward::ForwardArgs;
 pub use frames::PortArgs;
 pub use generate::GenerateArgs;
 pub use lab::{LabAction, LabArgs};
@@ -51,8 +54,6 @@ use std::time::Duration;
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 use linerate_report::style::ColorChoice;
-
-use crate::command::forward::args::ForwardArgs;
 
 /// Measure the throughput and latency of a network stack, find what limits it, and tune it
 #[derive(Debug, Parser)]

@@ -22,9 +22,8 @@ use linerate_record::run_set::RunSet;
 use linerate_sys::process::{poll_exit, terminate_with_thread};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
-use crate::printer::EventSender;
+use crate::event_queue::EventSender;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::shell_words;
 
 /// Rejects `--html` among the options of the measuring command, because each run would overwrite

@@ -1,4 +1,5 @@
-//! Command line of this program, as records keep it.
+//! Command line of this program, as records keep it, and the environment variables that set its
+//! options.
 
 use std::ffi::OsString;
 use std::sync::OnceLock;
@@ -8,6 +9,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory};
 use linerate_record::command_line::{CommandArgument, CommandLine};
 
 use crate::args::Cli;
+use crate::failure::CommandFailure;
 use crate::lab_network;
 
 /// Commands whose results are records.
@@ -74,8 +76,27 @@ pub fn store_command_line(args: &[OsString], matches: &ArgMatches) {
     let _ = ENVIRONMENT_OPTIONS.set(set_options.filter_map(named).collect());
 }
 
-/// Returns the environment variable that sets an option of the command, unless the command line sets it.
-pub fn variable_of_option(option: &str) -> Option<&'static str> {
+impl CommandFailure {
+    /// Adds the environment variable that set an option, unless the command line sets the option:
+    /// the variable may be meant for other commands.
+    pub fn with_variable(mut self, option: &str) -> Self {
+        if let Some(variable) = variable_of_option(option) {
+            let prefix = format!("--{option} ");
+            if let Some(value) = self.problem.object.strip_prefix(&prefix) {
+                self.problem.object = format!("{variable}={value}");
+            }
+            let next = &self.problem.next_step;
+            self.problem.next_step = format!(
+                "{next}; {variable} in the environment sets --{option}: unset it, or pass --{option}"
+            );
+        }
+        self
+    }
+}
+
+/// Returns the environment variable that sets an option of the command, unless the command line
+/// sets it.
+fn variable_of_option(option: &str) -> Option<&'static str> {
     let set_options = ENVIRONMENT_OPTIONS.get()?.iter();
     let mut matches = set_options.filter(|(long, _)| long == option);
     Some(&matches.next()?.1)

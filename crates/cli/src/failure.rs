@@ -1,14 +1,13 @@
-//! Failure of a command: an error message and an exit code for scripts.
+//! Failure of a command: an error message and an exit code for scripts. Early end of a series of
+//! runs.
 
 use linerate_lab::{LabError, TopologyError};
 use linerate_port::{FrameRunError, PortError};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_report::ReportError;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_transport::TransportError;
-
-use crate::command_line;
 
 /// A failed command.
 #[derive(Debug)]
@@ -28,22 +27,6 @@ impl CommandFailure {
         }
     }
 
-    /// Adds the environment variable that set an option, unless the command line sets the option:
-    /// the variable may be meant for other commands.
-    pub fn with_variable(mut self, option: &str) -> Self {
-        if let Some(variable) = command_line::variable_of_option(option) {
-            let prefix = format!("--{option} ");
-            if let Some(value) = self.problem.object.strip_prefix(&prefix) {
-                self.problem.object = format!("{variable}={value}");
-            }
-            let next = &self.problem.next_step;
-            self.problem.next_step = format!(
-                "{next}; {variable} in the environment sets --{option}: unset it, or pass --{option}"
-            );
-        }
-        self
-    }
-
     /// Creates a failure for an operation that did not work.
     pub fn failed(problem: ErrorReport) -> Self {
         Self {
@@ -55,12 +38,12 @@ impl CommandFailure {
 
 impl From<TransportError> for CommandFailure {
     fn from(error: TransportError) -> Self {
-        MeasureError::from(error).into()
+        SessionError::from(error).into()
     }
 }
 
-impl From<MeasureError> for CommandFailure {
-    fn from(error: MeasureError) -> Self {
+impl From<SessionError> for CommandFailure {
+    fn from(error: SessionError) -> Self {
         Self {
             problem: error.problem(),
             code: error.exit_code(),
@@ -115,5 +98,19 @@ impl From<ReportError> for CommandFailure {
             linerate_sys::signal::exit_by_sigpipe();
         }
         Self::failed(error.problem())
+    }
+}
+
+/// End of a series at a run without a record.
+pub enum SeriesEnd {
+    /// No further run is possible.
+    Failed(CommandFailure),
+    /// Interrupted by Ctrl-C; the records so far are kept.
+    Interrupted,
+}
+
+impl From<CommandFailure> for SeriesEnd {
+    fn from(failure: CommandFailure) -> Self {
+        Self::Failed(failure)
     }
 }

@@ -10,7 +10,7 @@ use linerate_protocol::control::{PresharedKey, SECRET_MAX_BYTES};
 use linerate_record::event::ErrorReport;
 
 use crate::failure::CommandFailure;
-use crate::output::print_stderr;
+use crate::standard_streams::print_stderr;
 
 /// Variable that `--key env` reads.
 pub const VARIABLE: &str = "LINERATE_SECRET";

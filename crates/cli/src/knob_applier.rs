@@ -6,7 +6,7 @@ use std::time::Duration;
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
-use linerate_session::settings::RemoteSettings;
+use linerate_session::remote_settings::RemoteSettings;
 use linerate_stats::units::ByteSize;
 use linerate_tune::guard::{RollbackGuard, SettingKey};
 use linerate_tune::journal::state_dir;
@@ -14,13 +14,11 @@ use linerate_tune::knob::{COMMAND_TIMEOUT_S, DEFAULT_VALUE, Knob, KnobTarget};
 use linerate_tune::search::SearchPoint;
 use linerate_tune::snippet::KnobChange;
 
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knobs::{AvailableKnobs, is_default};
 use crate::output::CommandOutput;
 use crate::tunable_hosts::TunableHosts;
 use crate::{child_process, shell_words, tunable_hosts};
-
 /// Knobs with the means to set them.
 pub struct KnobApplier<'a> {
     /// Knobs; a point holds the index of a value for each.
@@ -376,61 +374,4 @@ pub fn report_unrestored(stuck: &[String], output: &CommandOutput) {
     for why in stuck {
         output.warn(&format!("warning: {why}"));
     }
-}
-
-/// Returns a note if settings of a killed command are still changed; `None` for a run that is part
-/// of a command, which has reported it.
-pub fn unrestored_note() -> Option<String> {
-    let is_part = |variable| std::env::var_os(variable).is_some();
-    if is_part(child_process::PART_VARIABLE) || is_part(linerate_experiment::PARENT_VARIABLE) {
-        return None;
-    }
-    let journals = state_dir("tune")?;
-    // Most hosts have no journal: then nothing needs to be read.
-    std::fs::read_dir(&journals).ok()?.next()?.ok()?;
-    let hosts = TunableHosts::lab_hosts().or_else(|| TunableHosts::this_host(&[]))?;
-    let boot = tunable_hosts::boot_id();
-    let leftovers =
-        linerate_tune::guard::count_unrestored(&journals, &hosts, &boot, tunable_hosts::is_running);
-    let subject = match leftovers {
-        0 => return None,
-        1 => "1 setting is".to_owned(),
-        n => format!("{n} settings are"),
-    };
-    Some(format!(
-        "note: {subject} still changed by a killed command, and measurements start from there; \
-         `linerate tune --restore` restores the old values"
-    ))
-}
-
-/// Restores what killed commands left changed, if possible from here.
-pub fn restore_leftovers() -> Result<linerate_tune::guard::RecoveryReport, CommandFailure> {
-    let hosts = TunableHosts::lab_hosts().or_else(|| TunableHosts::this_host(&[]));
-    let hosts = hosts.ok_or_else(|| {
-        CommandFailure::failed(ErrorReport::new(
-            "cannot be read",
-            "the network namespace of this process",
-            "mount /proc",
-        ))
-    })?;
-    let journals = state_dir("tune").ok_or_else(|| {
-        CommandFailure::failed(ErrorReport::new(
-            "no directory for it",
-            "the journal of changes",
-            "set HOME or XDG_STATE_HOME to an absolute path",
-        ))
-    })?;
-    let leftovers = linerate_tune::guard::recover_settings(
-        &journals,
-        &hosts,
-        &tunable_hosts::boot_id(),
-        tunable_hosts::is_running,
-    );
-    leftovers.map_err(|error| {
-        CommandFailure::failed(ErrorReport::new(
-            error.to_string(),
-            "a journal",
-            "check who may read it",
-        ))
-    })
 }

@@ -37,7 +37,7 @@ fn reject<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Comman
 }
 
 impl AvailableKnobs {
-    /// Collects the knobs for a measuring command; `command_line` start with its name.
+    /// Collects the knobs for a measuring command; `command_line` starts with its name.
     pub fn collect(args: &KnobArgs, command_line: &[String]) -> Result<Self, CommandFailure> {
         let lab = TunableHosts::lab_hosts();
         let may_change = lab.is_some() || args.try_host;

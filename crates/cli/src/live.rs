@@ -14,30 +14,31 @@ mod terminal_writer;
 use std::io::IsTerminal;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use event_log::EventLog;
 use linerate_host::stop_flag::{ABORTED_EXIT_CODE, StopFlag};
 use linerate_record::event::ErrorReport;
-use linerate_report::stream;
+use linerate_report::json_stream;
 use linerate_sys::terminal::{
     TerminalGuard, can_write_output, has_hung_up, read_input, redirect_output_to_null, restore,
 };
 use live_counters::LiveCounters;
-use ratatui::crossterm::event::{
-    self, Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers,
-};
+use ratatui::crossterm::event;
+use ratatui::crossterm::event::{Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::crossterm::terminal::disable_raw_mode;
 use state::{ScreenKey, ScreenModel};
 use terminal_writer::TerminalWriter;
 
+use crate::event_queue::{EventSender, UiMessage};
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
-use crate::printer::{EventSender, UiMessage, run_with_printer};
-use crate::ui_update::{ScreenOutput, UiUpdate};
-
+use crate::printer::run_with_printer;
+use crate::screen_output::ScreenOutput;
+use crate::ui_update::UiUpdate;
 /// Time between two polls of the keys: below a tenth of a second, keys feel immediate.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(80);
 
@@ -215,7 +216,7 @@ fn run_screen(
         match receiver.recv_timeout(KEY_POLL_INTERVAL) {
             Ok(UiMessage::Event(at, mut event)) => {
                 event.test = state.parts_started().max(event.test);
-                log.push(stream::event_line(&event, at));
+                log.push(json_stream::event_line(&event, at));
                 counters.on_event(&event);
                 state.apply(UiMessage::Event(at, event));
             }

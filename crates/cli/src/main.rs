@@ -1,11 +1,14 @@
 //! `linerate`: measures a network stack, finds what limits it, and tunes it.
 #![forbid(unsafe_code)]
 
+mod remote_tuning;
+
 mod args;
 mod child_process;
 mod command;
 mod command_line;
 mod disk_space;
+mod event_queue;
 mod failure;
 mod key_source;
 mod knob_applier;
@@ -20,11 +23,13 @@ mod plan;
 mod port_devices;
 mod printer;
 mod privilege;
-mod remote;
+mod screen_output;
 mod shell_words;
+mod standard_streams;
 mod stored_results;
 mod tunable_hosts;
 mod ui_update;
+mod unrestored_settings;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -36,9 +41,10 @@ use failure::CommandFailure;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_report::text;
-use output::{
-    OutputFormat, exit_if_reader_closed, exit_on_broken_pipe, print_failure, print_stderr,
-    print_stdout, stderr_style, stdout_failed,
+use output::{OutputFormat, print_failure};
+use standard_streams::{
+    exit_if_reader_closed, exit_on_broken_pipe, print_stderr, print_stdout, stderr_style,
+    stdout_failed,
 };
 
 /// Text that `linerate` without arguments prints.
@@ -201,7 +207,7 @@ fn testpmd_hint(args: &[OsString], error: &clap::Error) -> Option<ErrorReport> {
     let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
-    let instead = command::forward::testpmd_options::hint_for(option)?;
+    let instead = args::testpmd_options::hint_for(option)?;
     Some(ErrorReport::new(
         "is an option of testpmd that our ports do not have",
         option,

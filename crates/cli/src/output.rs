@@ -1,7 +1,8 @@
 //! Output of a command: results go to standard output, all else to standard error.
 
-use std::io::{IsTerminal, Write};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::io::IsTerminal;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 use jiff::Timestamp;
 use linerate_record::event::{ErrorReport, Event, EventKind};
@@ -10,20 +11,21 @@ use linerate_record::expect::ExpectationResult;
 use linerate_record::finding::Finding;
 use linerate_record::record::Record;
 use linerate_record::run_set::RunSet;
-use linerate_report::ReportError;
 use linerate_report::lines::LiveLines;
 use linerate_report::store::{RecordStore, write_file};
-use linerate_report::style::{ColorChoice, OutputProperties as Terminal, TextStyle};
-use linerate_report::{html, stream, text};
+use linerate_report::style::TextStyle;
+use linerate_report::{ReportError, html, json_stream, text};
 use serde::Serialize;
 
 use crate::args::OutputArgs;
-use crate::command_line;
-use crate::disk_space;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
-use crate::printer::EventSender;
-use crate::ui_update::{ScreenOutput, SeriesPart, UiUpdate};
-
+use crate::screen_output::ScreenOutput;
+use crate::standard_streams::{
+    continue_without_reader, end_with_reader, print_stderr, print_stdout, stream_style,
+};
+use crate::ui_update::{SeriesPart, UiUpdate};
+use crate::{command_line, disk_space};
 /// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {
@@ -65,121 +67,6 @@ pub struct CommandOutput {
 struct ServerMode {
     /// The server ends after one test and prints one document.
     is_one_off: bool,
-}
-
-/// Set when a write to standard output fails. Global, because a process has one standard output.
-static STDOUT_FAILED: AtomicBool = AtomicBool::new(false);
-
-/// Set if the result also goes to files: the command then continues without a reader.
-static HAS_FILES: AtomicBool = AtomicBool::new(false);
-/// Set when a reader of our output has closed its end.
-static READER_CLOSED: AtomicBool = AtomicBool::new(false);
-
-/// Lets the command continue until its files are written, even if the reader of its output closes.
-pub fn continue_without_reader() {
-    HAS_FILES.store(true, Relaxed);
-}
-
-/// Ends the process by SIGPIPE, as pipeline tools do, if its reader closed while the command
-/// continued.
-pub fn exit_if_reader_closed() {
-    if READER_CLOSED.load(Relaxed) {
-        linerate_sys::signal::exit_by_sigpipe();
-    }
-}
-
-/// Prints text and a newline to standard output.
-pub fn print_stdout(text: &str) {
-    let mut out = std::io::stdout().lock();
-    // A full disk is reported only once.
-    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
-        && !exit_on_broken_pipe(&error)
-        && !STDOUT_FAILED.swap(true, Relaxed)
-    {
-        print_stderr(&format!(
-            "error: cannot write to standard output: {error}\n\
-             help:  free disk space there or redirect the output; `linerate runs list` lists the stored runs"
-        ));
-    }
-}
-
-/// Prints text and a newline to standard error.
-pub fn print_stderr(text: &str) {
-    if let Err(error) = writeln!(std::io::stderr().lock(), "{text}") {
-        exit_on_broken_pipe(&error);
-    }
-}
-
-/// Handles a write error: a closed reader ends the process quietly, at once or after its files are
-/// written. Returns whether the error was a closed reader.
-pub fn exit_on_broken_pipe(error: &std::io::Error) -> bool {
-    let is_closed = error.kind() == std::io::ErrorKind::BrokenPipe;
-    if is_closed {
-        READER_CLOSED.store(true, Relaxed);
-        if !HAS_FILES.load(Relaxed) {
-            exit_if_reader_closed();
-        }
-    }
-    is_closed
-}
-
-/// Returns whether output was lost.
-pub fn stdout_failed() -> bool {
-    STDOUT_FAILED.load(Relaxed)
-}
-
-/// Returns the text style for one of our streams.
-fn style(choice: ColorChoice, is_terminal: bool) -> TextStyle {
-    let variable = |name| std::env::var(name).ok();
-    let (no_color, clicolor_force, term) = (
-        variable("NO_COLOR"),
-        variable("CLICOLOR_FORCE"),
-        variable("TERM"),
-    );
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
-        .into_iter()
-        .find_map(|name| variable(name).filter(|value| !value.is_empty()));
-    let columns = is_terminal
-        .then(|| rustix::termios::tcgetwinsize(std::io::stdout()).ok())
-        .flatten()
-        .map(|size| usize::from(size.ws_col))
-        .filter(|&columns| columns > 0);
-    TextStyle::choose(
-        choice,
-        &Terminal {
-            is_terminal,
-            columns,
-            no_color: no_color.as_deref(),
-            clicolor_force: clicolor_force.as_deref(),
-            term: term.as_deref(),
-            locale: locale.as_deref(),
-        },
-    )
-}
-
-/// Returns the style for standard error, for commands without output options.
-pub fn stderr_style() -> TextStyle {
-    style(ColorChoice::Auto, std::io::stderr().is_terminal())
-}
-
-/// Returns the style for standard output, for commands without output options; `to_stdout` is false
-/// if the text goes to a file.
-pub fn stdout_style(choice: ColorChoice, to_stdout: bool) -> TextStyle {
-    style(choice, to_stdout && std::io::stdout().is_terminal())
-}
-
-/// Returns the style of lists on standard output, for commands without output options. Without a
-/// terminal each entry is one line of any length, so that line-oriented tools can read it.
-pub fn list_style() -> TextStyle {
-    let is_terminal = std::io::stdout().is_terminal();
-    let style = style(ColorChoice::Auto, is_terminal);
-    match is_terminal {
-        true => style,
-        false => TextStyle {
-            width: usize::MAX,
-            ..style
-        },
-    }
 }
 
 /// Checks before a measurement that a file can be written: the path is no directory, and its
@@ -237,7 +124,7 @@ pub fn check_writable_dir(dir: &std::path::Path) -> std::io::Result<()> {
 impl CommandOutput {
     /// Creates the output that the options describe.
     pub fn new(args: &OutputArgs) -> Self {
-        let out = style(args.color, std::io::stdout().is_terminal());
+        let out = stream_style(args.color, std::io::stdout().is_terminal());
         let to_stdout = std::path::Path::new("-");
         if args.output.as_deref().is_some_and(|file| file != to_stdout) {
             continue_without_reader();
@@ -251,7 +138,7 @@ impl CommandOutput {
             quiet: args.quiet,
             verbose: args.verbose,
             style: out,
-            error_style: style(args.color, std::io::stderr().is_terminal()),
+            error_style: stream_style(args.color, std::io::stderr().is_terminal()),
             lines: LiveLines::new(out).with_per_stream(args.verbose),
             store: !args.no_store,
             has_reported_store_failure: AtomicBool::new(false),
@@ -270,7 +157,7 @@ impl CommandOutput {
     pub fn for_server(args: &OutputArgs, is_one_off: bool) -> Self {
         let output = Self::new(args);
         // A server has no result at its end that it could still write.
-        HAS_FILES.store(false, Relaxed);
+        end_with_reader();
         Self {
             lines: LiveLines::for_server(output.style).with_per_stream(args.verbose),
             server_mode: Some(ServerMode { is_one_off }),
@@ -372,7 +259,7 @@ impl CommandOutput {
         }
         match self.format {
             // The last line of a stream holds the whole record.
-            OutputFormat::JsonStream => print_stdout(&stream::event_line(event, at)),
+            OutputFormat::JsonStream => print_stdout(&json_stream::event_line(event, at)),
             // Progress is printed in each format.
             _ if matches!(
                 event.kind,
@@ -390,7 +277,7 @@ impl CommandOutput {
             }
             OutputFormat::Json => {}
             OutputFormat::Text if self.quiet && !self.is_result(&event.kind) => {
-                // `CommandInput` must see the connection, because the result of a test names its client.
+                // `lines` needs the connection, because the result of a test names its client.
                 if self.server_mode.is_some() && matches!(event.kind, EventKind::Connected { .. }) {
                     self.lines.render_event(event);
                 }
@@ -419,8 +306,8 @@ impl CommandOutput {
         also: &[u16],
     ) {
         match self.format {
-            OutputFormat::JsonStream => print_stdout(&stream::event_line(event, at)),
-            OutputFormat::Json => print_stderr(&stream::event_line(event, at)),
+            OutputFormat::JsonStream => print_stdout(&json_stream::event_line(event, at)),
+            OutputFormat::Json => print_stderr(&json_stream::event_line(event, at)),
             OutputFormat::Text => {
                 let also: Vec<_> = also.iter().map(u16::to_string).collect();
                 let also = match also.is_empty() {
@@ -509,7 +396,7 @@ impl CommandOutput {
                         record: Box::new(record.clone()),
                     },
                 };
-                print_stdout(&stream::event_line(&event, Timestamp::now()));
+                print_stdout(&json_stream::event_line(&event, Timestamp::now()));
                 self.print_verdicts(verdicts);
             }
             OutputFormat::Json => {
@@ -742,7 +629,7 @@ pub fn print_failure(format: OutputFormat, failure: &CommandFailure, test: u32) 
         let what = EventKind::Failed {
             problem: failure.problem.clone(),
         };
-        print_stdout(&stream::event_line(
+        print_stdout(&json_stream::event_line(
             &Event { test, kind: what },
             Timestamp::now(),
         ));

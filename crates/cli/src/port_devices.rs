@@ -14,7 +14,7 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_port::{DeviceRequest, PortUrl, TapChanges, has_carrier, interface_use};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_tune::TuneError;
 use linerate_tune::guard::{RollbackGuard, SettingKey, SettingKind};
 use linerate_tune::journal::state_dir;
@@ -22,10 +22,11 @@ use linerate_tune::journal::state_dir;
 use self::carrier::CarrierWait;
 use self::device_settings::{next_step, uses_more_queues, wanted_channels, wanted_rss_table};
 use crate::failure::CommandFailure;
-use crate::knob_applier::unrestored_note;
-use crate::output::{CommandOutput, print_stderr};
+use crate::output::CommandOutput;
+use crate::standard_streams::print_stderr;
 use crate::tunable_hosts;
 use crate::tunable_hosts::TunableHosts;
+use crate::unrestored_settings::unrestored_note;
 
 /// Time to retry a restore. The kernel keeps a queue busy for some time after its last AF_XDP
 /// socket closed, and does not remove busy queues.
@@ -251,7 +252,7 @@ impl PortDevice {
         // Without a carrier, the first frames would be lost.
         let links = (is_changed && had_carrier).then(|| name.clone());
         match carrier::wait_for_carrier(links.as_slice(), &self.stop, |text| output.warn(text)) {
-            CarrierWait::Stopped => Err(MeasureError::Interrupted.into()),
+            CarrierWait::Stopped => Err(SessionError::Interrupted.into()),
             CarrierWait::Ready | CarrierWait::TimedOut => Ok(()),
         }
     }

@@ -72,11 +72,10 @@ pub fn join_args(args: &[String]) -> String {
 
 /// Sets an option of a measuring command in place of its earlier value.
 ///
-/// `words` start with the command's name. A switch takes `on` and `off`; any other option takes its
+/// `args` start with the command's name. A switch takes `on` and `off`; any other option takes its
 /// value, or `default` to be left out.
 ///
-/// Fails if the command has no such option, or a switch gets another value. The command has no such
-/// option, or a switch gets another value.
+/// Fails if the command has no such option, or a switch gets another value.
 pub fn set_option(args: &mut Vec<String>, option: &str, value: &str) -> Result<(), CommandFailure> {
     let name = args.first().cloned().unwrap_or_default();
     let unknown = |situation: String| {

@@ -3,24 +3,22 @@
 use std::collections::BTreeMap;
 
 use linerate_record::experiment::{ExperimentPoint, ExperimentResult, KnobValues};
+use linerate_record::ids::{CaveatId, StoredId};
 use linerate_record::record::Record;
 
 use crate::file::Experiment;
 
 /// Caveats about parts of a record without figures of experiments: stages, timeline, series.
-const UNRELATED_CAVEATS: &[&str] = &[
-    "clock-unknown",
-    "device-stamps-unread",
-    "no-stages",
-    "no-timeline",
-    "series-cut",
-    "stages-apart",
-    "stages-thin",
-    "stages-unlike",
+const UNRELATED_CAVEATS: &[CaveatId] = &[
+    CaveatId::ClockUnknown,
+    CaveatId::DeviceTimestampsUnread,
+    CaveatId::NoStages,
+    CaveatId::NoTimeline,
+    CaveatId::SeriesCut,
+    CaveatId::StagesApart,
+    CaveatId::StagesThin,
+    CaveatId::StagesDiffer,
 ];
-
-/// Caveat about the highest percentiles only.
-const TAIL_CAVEAT: &str = "thin-tail";
 
 /// Collects the runs behind a verdict.
 pub(crate) struct CaveatCollector<'a> {
@@ -76,11 +74,12 @@ impl<'a> CaveatCollector<'a> {
             let Some(is_tail) = self.tail_figure_by_run.get(run.id.as_str()) else {
                 continue;
             };
-            let is_relevant = |doubt: &&str| {
-                !UNRELATED_CAVEATS.contains(doubt) && (*is_tail || *doubt != TAIL_CAVEAT)
+            // A thin tail affects the highest percentiles only.
+            let is_relevant = |id: &&StoredId<CaveatId>| {
+                !id.is_one_of(UNRELATED_CAVEATS) && (*is_tail || **id != CaveatId::ThinTail)
             };
-            let kinds = run.validity.iter().map(|doubt| doubt.id.as_str());
-            let mut kinds: Vec<&str> = kinds.filter(is_relevant).collect();
+            let ids = run.validity.iter().map(|caveat| &caveat.id);
+            let mut kinds: Vec<&str> = ids.filter(is_relevant).map(StoredId::as_str).collect();
             kinds.sort_unstable();
             kinds.dedup();
             for kind in kinds {

@@ -24,7 +24,7 @@ pub struct Experiment {
     /// Number of rounds over all points.
     #[serde(default = "three")]
     pub repeats: u32,
-    /// Number of rounds with `--quick_values`.
+    /// Number of rounds with `--quick`.
     #[serde(default = "one")]
     pub quick_repeats: u32,
     /// Knobs that are varied, the slowest first.
@@ -121,7 +121,7 @@ fn one() -> u32 {
 pub struct ExperimentKnob {
     pub name: String,
     pub values: Vec<String>,
-    /// Values with `--quick_values`; empty: all values.
+    /// Values with `--quick`; empty: all values.
     #[serde(default)]
     #[serde(rename = "quick")]
     pub quick_values: Vec<String>,
@@ -130,7 +130,8 @@ pub struct ExperimentKnob {
     #[serde(default)]
     #[serde(rename = "set")]
     pub set_command: Option<String>,
-    /// Command that restores the original state at the end; absent: `set_command` with the first value.
+    /// Command that restores the original state at the end; absent: `set_command` with the first
+    /// value.
     #[serde(default)]
     #[serde(rename = "restore")]
     pub restore_command: Option<String>,

@@ -132,7 +132,8 @@ fn merge_earlier(
 /// Figures missing in each record that should have them, for example because of a pointer that
 /// matches nothing.
 ///
-/// `in_part`: only some points were selected, so a figure without `at_points` may belong to the others.
+/// `in_part`: only some points were selected, so a figure without `at_points` may belong to the
+/// others.
 fn missing_figures(experiment: &Experiment, states: &[PointState], in_part: bool) -> Vec<String> {
     let measured: Vec<&PointState> = states
         .iter()

@@ -515,7 +515,7 @@ mod tests {
         }
     }
 
-    /// Parses a valid experiment after replacing `pointers` by `to`.
+    /// Parses a valid experiment after replacing `from` by `to`.
     fn parse_with(from: &str, to: &str) -> Result<Experiment, ExperimentError> {
         const VALID_FILE: &str = r#"
 name = "mine"

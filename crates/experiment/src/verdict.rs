@@ -489,6 +489,7 @@ pub(crate) fn used_knobs(experiment: &Experiment, settings: &[KnobValues]) -> Ve
 #[cfg(test)]
 mod tests {
     use linerate_record::experiment::{ExperimentPoint, FigureSpec};
+    use linerate_record::ids::CaveatId;
     use linerate_record::record::Caveat;
     use linerate_stats::statistics::estimate;
 
@@ -728,16 +729,16 @@ mod tests {
     #[test]
     fn a_verdict_names_the_caveats_of_its_own_runs() {
         let text = include_str!("../../report/tests/fixtures/run-1.json");
-        let run = |id: &str, doubts: &[&str]| {
+        let run = |id: &str, caveats: &[CaveatId]| {
             let mut run: Record = serde_json::from_str(text).unwrap();
             run.id = id.to_owned();
-            run.validity = (doubts.iter()).map(|kind| Caveat::new(kind, "")).collect();
+            run.validity = (caveats.iter()).map(|&id| Caveat::new(id, "")).collect();
             run
         };
         let runs = [
-            run("a", &["steal", "no-stages"]),
-            run("b", &["steal", "steal", "thin-tail"]),
-            run("c", &["core-disturbed"]),
+            run("a", &[CaveatId::Steal, CaveatId::NoStages]),
+            run("b", &[CaveatId::Steal, CaveatId::Steal, CaveatId::ThinTail]),
+            run("c", &[CaveatId::CoreDisturbed]),
         ];
         let mut result = result(&[
             ("0", "reused", 100e3),

@@ -1,6 +1,7 @@
 //! Page docs/CAUSES.md: the references of all rules as Markdown, one section a cause.
 
 use linerate_record::finding::FindingKind;
+use linerate_record::ids::CauseId;
 
 use crate::ranking::{
     CONSEQUENCES, MIN_EXPLAINED_COST, SHARED_MACHINE_CAUSES, SINGLE_END_CAUSES,
@@ -91,8 +92,8 @@ fn order() -> Vec<String> {
     let undirected = undirected.map(|(effect, cause)| {
         format!(
             "{} follows from {} only in findings without a direction, as of `forward`.",
-            link(effect),
-            link(cause)
+            link(*effect),
+            link(*cause)
         )
     });
     let mut sentences = vec![
@@ -288,19 +289,19 @@ fn kind_name(kind: FindingKind) -> &'static str {
     }
 }
 
-fn link(id: &str) -> String {
+fn link(id: CauseId) -> String {
     format!("[{id}](#{id})")
 }
 
-fn links(ids: &[&str]) -> String {
-    let all: Vec<String> = ids.iter().map(|id| link(id)).collect();
+fn links(ids: &[CauseId]) -> String {
+    let all: Vec<String> = ids.iter().map(|&id| link(id)).collect();
     all.join(", ")
 }
 
 /// Returns the section of a cause.
-fn section(id: &str, reference: &CauseReference) -> String {
+fn section(id: CauseId, reference: &CauseReference) -> String {
     let causes = CONSEQUENCES.iter().filter(|(effect, _)| *effect == id);
-    let causes: Vec<&str> = causes.map(|(_, cause)| *cause).collect();
+    let causes: Vec<CauseId> = causes.map(|(_, cause)| *cause).collect();
     let follows_from = (!causes.is_empty()).then(|| links(&causes));
     let kind = kind_name(reference.kind).to_owned();
     let mut text = format!("\n## {id}\n\n");

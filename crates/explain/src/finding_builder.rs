@@ -1,6 +1,7 @@
 //! Builder of findings.
 
 use linerate_record::finding::{Evidence, EvidenceValue, Finding, FindingKind, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::Direction;
 
 /// A finding under construction.
@@ -8,10 +9,10 @@ use linerate_record::plan::Direction;
 pub struct FindingBuilder(Finding);
 
 impl FindingBuilder {
-    fn new(kind: FindingKind, id: &str, end: impl Into<FindingLocation>) -> Self {
+    fn new(kind: FindingKind, id: CauseId, end: impl Into<FindingLocation>) -> Self {
         Self(Finding {
             kind,
-            cause: id.to_owned(),
+            cause: id.into(),
             end: end.into(),
             direction: None,
             cost: 0.0,
@@ -28,25 +29,25 @@ impl FindingBuilder {
 
     /// Starts a finding of a cause, which can be changed.
     #[must_use]
-    pub fn cause(id: &str, end: impl Into<FindingLocation>) -> Self {
+    pub fn cause(id: CauseId, end: impl Into<FindingLocation>) -> Self {
         Self::new(FindingKind::Cause, id, end)
     }
 
     /// Starts a finding of a limit that the run reached.
     #[must_use]
-    pub fn limit(id: &str, end: impl Into<FindingLocation>) -> Self {
+    pub fn limit(id: CauseId, end: impl Into<FindingLocation>) -> Self {
         Self::new(FindingKind::Limit, id, end)
     }
 
     /// Starts a finding of something that could not be decided.
     #[must_use]
-    pub fn unknown(id: &str, end: impl Into<FindingLocation>) -> Self {
+    pub fn unknown(id: CauseId, end: impl Into<FindingLocation>) -> Self {
         Self::new(FindingKind::Unknown, id, end)
     }
 
     /// Starts a limit if `limit` is true, else a cause.
     #[must_use]
-    pub fn limit_if(limit: bool, id: &str, end: impl Into<FindingLocation>) -> Self {
+    pub fn limit_if(limit: bool, id: CauseId, end: impl Into<FindingLocation>) -> Self {
         match limit {
             true => Self::limit(id, end),
             false => Self::cause(id, end),

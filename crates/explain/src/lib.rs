@@ -89,6 +89,7 @@ mod tests {
     use super::*;
     use linerate_record::facts::Role;
     use linerate_record::finding::FindingLocation;
+    use linerate_record::ids::CauseId;
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
     use linerate_record::record::{DirectionFigures, Summary};
 
@@ -121,8 +122,8 @@ mod tests {
     #[test]
     fn an_end_without_facts_is_named_by_its_role() {
         for (direction, cause) in [
-            (Direction::Send, "receiver-cpu"),
-            (Direction::Receive, "sender-cpu"),
+            (Direction::Send, CauseId::ReceiverCpu),
+            (Direction::Receive, CauseId::SenderCpu),
         ] {
             let plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "10.0.0.1");
             let summary = Summary {
@@ -132,9 +133,9 @@ mod tests {
             };
             let record = third_party_record("nuttcp", direction, plan, summary);
             let findings = explain(&record);
-            let names: Vec<_> = findings.iter().map(|f| (f.cause.as_str(), f.end)).collect();
+            let names: Vec<_> = findings.iter().map(|f| (&f.cause, f.end)).collect();
             assert!(
-                names.contains(&(cause, FindingLocation::Server)),
+                names.contains(&(&cause.into(), FindingLocation::Server)),
                 "{names:?}"
             );
             let server_finding = findings
@@ -171,7 +172,11 @@ mod tests {
                 .iter()
                 .any(|f| f.summary.contains("all of it was received"));
             assert_eq!(arrived, expected, "{protocol} {loss:?}");
-            assert!(findings.iter().all(|found| found.cause != "path-loss"));
+            assert!(
+                findings
+                    .iter()
+                    .all(|found| found.cause != CauseId::PathLoss)
+            );
         }
     }
 
@@ -189,7 +194,7 @@ mod tests {
             ("linerate ttcp -r --buffer 4M".to_owned(), false),
             ("linerate server".to_owned(), false),
         ] {
-            let builder = finding_builder::FindingBuilder::limit("single-flow", Role::Client);
+            let builder = finding_builder::FindingBuilder::limit(CauseId::SingleFlow, Role::Client);
             let builder = builder
                 .evidence("x", 1_u64, "", "here")
                 .remedy("more flows");

@@ -3,109 +3,110 @@
 use std::cmp::Ordering;
 
 use linerate_record::finding::{Finding, FindingKind, FindingLocation};
+use linerate_record::ids::CauseId;
 
 /// Pairs of consequence and cause: `(effect, cause)`. An effect is linked to the first of its
 /// causes that was found, so direct causes come before remote ones.
-pub const CONSEQUENCES: &[(&str, &str)] = &[
-    ("shaped-link", "asymmetric-path"),
-    ("qdisc-drop", "shaped-link"),
-    ("qdisc-drop", "line-rate"),
-    ("qdisc-drop", "burst-size"),
-    ("congestion-loss", "qdisc-drop"),
-    ("congestion-loss", "nic-drop"),
-    ("congestion-loss", "softnet-backlog"),
-    ("congestion-loss", "shaped-link"),
-    ("congestion-loss", "line-rate"),
-    ("congestion-loss", "mtu-black-hole"),
-    ("shaped-link", "mtu-black-hole"),
-    ("receive-window", "mtu-black-hole"),
-    ("delayed-ack", "mtu-black-hole"),
-    ("path-loss", "mtu-black-hole"),
-    ("path-loss", "link-down"),
-    ("path-loss", "neighbour"),
-    ("neighbour", "link-down"),
-    ("nic-drop", "link-down"),
-    ("congestion-loss", "link-down"),
-    ("path-loss", "shaped-link"),
-    ("path-loss", "too-few-descriptors"),
-    ("reordering", "congestion-control"),
-    ("receive-window", "slow-receiver-application"),
-    ("receive-window", "socket-buffer-cap"),
-    ("send-buffer", "socket-buffer-cap"),
-    ("path-delay", "socket-buffer-cap"),
-    ("path-delay", "receive-window"),
-    ("path-delay", "send-buffer"),
-    ("delayed-ack", "nagle"),
-    ("send-buffer", "nagle"),
-    ("send-buffer", "delayed-ack"),
-    ("receive-window", "nagle"),
-    ("receive-window", "delayed-ack"),
-    ("udp-receive-queue", "socket-buffer-cap"),
-    ("udp-receive-queue", "shared-core"),
-    ("udp-receive-queue", "rt-throttle"),
-    ("udp-receive-queue", "scheduling-delay"),
-    ("udp-receive-queue", "softirq-core"),
-    ("udp-receive-queue", "slow-receiver-application"),
-    ("udp-receive-queue", "receiver-cpu"),
-    ("fragment-loss", "qdisc-drop"),
-    ("reassembly", "path-loss"),
-    ("reassembly", "qdisc-drop"),
-    ("reassembly", "nic-drop"),
-    ("reassembly", "softnet-backlog"),
-    ("nic-drop", "mtu-black-hole"),
-    ("fragment-loss", "mtu-black-hole"),
-    ("nic-drop", "too-few-descriptors"),
-    ("scheduling-delay", "shared-core"),
-    ("softirq-core", "shared-core"),
-    ("scheduling-delay", "rt-throttle"),
-    ("scheduling-delay", "softirq-core"),
-    ("scheduling-delay", "steal"),
-    ("sender-cpu", "steal"),
-    ("receiver-cpu", "steal"),
-    ("sender-cpu", "cpu-frequency"),
-    ("receiver-cpu", "cpu-frequency"),
-    ("sender-cpu", "offload-off"),
-    ("receiver-cpu", "offload-off"),
-    ("sender-cpu", "small-writes"),
-    ("receiver-cpu", "small-writes"),
-    ("sender-cpu", "gso-size"),
-    ("receiver-cpu", "gso-size"),
-    ("sender-cpu", "shared-core"),
-    ("receiver-cpu", "shared-core"),
-    ("receiver-cpu", "softirq-core"),
-    ("sender-cpu", "single-flow"),
-    ("receiver-cpu", "single-flow"),
-    ("sender-cpu", "too-few-descriptors"),
-    ("sender-cpu", "tool-limit"),
-    ("tool-limit", "scheduling-delay"),
-    ("tool-limit", "shared-core"),
-    ("slow-sender-application", "scheduling-delay"),
-    ("line-rate", "link-speed"),
+pub const CONSEQUENCES: &[(CauseId, CauseId)] = &[
+    (CauseId::ShapedLink, CauseId::AsymmetricPath),
+    (CauseId::QdiscDrop, CauseId::ShapedLink),
+    (CauseId::QdiscDrop, CauseId::LineRate),
+    (CauseId::QdiscDrop, CauseId::BurstSize),
+    (CauseId::CongestionLoss, CauseId::QdiscDrop),
+    (CauseId::CongestionLoss, CauseId::NicDrop),
+    (CauseId::CongestionLoss, CauseId::SoftnetBacklog),
+    (CauseId::CongestionLoss, CauseId::ShapedLink),
+    (CauseId::CongestionLoss, CauseId::LineRate),
+    (CauseId::CongestionLoss, CauseId::MtuBlackHole),
+    (CauseId::ShapedLink, CauseId::MtuBlackHole),
+    (CauseId::ReceiveWindow, CauseId::MtuBlackHole),
+    (CauseId::DelayedAck, CauseId::MtuBlackHole),
+    (CauseId::PathLoss, CauseId::MtuBlackHole),
+    (CauseId::PathLoss, CauseId::LinkDown),
+    (CauseId::PathLoss, CauseId::Neighbour),
+    (CauseId::Neighbour, CauseId::LinkDown),
+    (CauseId::NicDrop, CauseId::LinkDown),
+    (CauseId::CongestionLoss, CauseId::LinkDown),
+    (CauseId::PathLoss, CauseId::ShapedLink),
+    (CauseId::PathLoss, CauseId::TooFewDescriptors),
+    (CauseId::Reordering, CauseId::CongestionControl),
+    (CauseId::ReceiveWindow, CauseId::SlowReceiverApplication),
+    (CauseId::ReceiveWindow, CauseId::SocketBufferCap),
+    (CauseId::SendBuffer, CauseId::SocketBufferCap),
+    (CauseId::PathDelay, CauseId::SocketBufferCap),
+    (CauseId::PathDelay, CauseId::ReceiveWindow),
+    (CauseId::PathDelay, CauseId::SendBuffer),
+    (CauseId::DelayedAck, CauseId::Nagle),
+    (CauseId::SendBuffer, CauseId::Nagle),
+    (CauseId::SendBuffer, CauseId::DelayedAck),
+    (CauseId::ReceiveWindow, CauseId::Nagle),
+    (CauseId::ReceiveWindow, CauseId::DelayedAck),
+    (CauseId::UdpReceiveQueue, CauseId::SocketBufferCap),
+    (CauseId::UdpReceiveQueue, CauseId::SharedCore),
+    (CauseId::UdpReceiveQueue, CauseId::RtThrottle),
+    (CauseId::UdpReceiveQueue, CauseId::SchedulingDelay),
+    (CauseId::UdpReceiveQueue, CauseId::SoftirqCore),
+    (CauseId::UdpReceiveQueue, CauseId::SlowReceiverApplication),
+    (CauseId::UdpReceiveQueue, CauseId::ReceiverCpu),
+    (CauseId::FragmentLoss, CauseId::QdiscDrop),
+    (CauseId::Reassembly, CauseId::PathLoss),
+    (CauseId::Reassembly, CauseId::QdiscDrop),
+    (CauseId::Reassembly, CauseId::NicDrop),
+    (CauseId::Reassembly, CauseId::SoftnetBacklog),
+    (CauseId::NicDrop, CauseId::MtuBlackHole),
+    (CauseId::FragmentLoss, CauseId::MtuBlackHole),
+    (CauseId::NicDrop, CauseId::TooFewDescriptors),
+    (CauseId::SchedulingDelay, CauseId::SharedCore),
+    (CauseId::SoftirqCore, CauseId::SharedCore),
+    (CauseId::SchedulingDelay, CauseId::RtThrottle),
+    (CauseId::SchedulingDelay, CauseId::SoftirqCore),
+    (CauseId::SchedulingDelay, CauseId::Steal),
+    (CauseId::SenderCpu, CauseId::Steal),
+    (CauseId::ReceiverCpu, CauseId::Steal),
+    (CauseId::SenderCpu, CauseId::CpuFrequency),
+    (CauseId::ReceiverCpu, CauseId::CpuFrequency),
+    (CauseId::SenderCpu, CauseId::OffloadOff),
+    (CauseId::ReceiverCpu, CauseId::OffloadOff),
+    (CauseId::SenderCpu, CauseId::SmallWrites),
+    (CauseId::ReceiverCpu, CauseId::SmallWrites),
+    (CauseId::SenderCpu, CauseId::GsoSize),
+    (CauseId::ReceiverCpu, CauseId::GsoSize),
+    (CauseId::SenderCpu, CauseId::SharedCore),
+    (CauseId::ReceiverCpu, CauseId::SharedCore),
+    (CauseId::ReceiverCpu, CauseId::SoftirqCore),
+    (CauseId::SenderCpu, CauseId::SingleFlow),
+    (CauseId::ReceiverCpu, CauseId::SingleFlow),
+    (CauseId::SenderCpu, CauseId::TooFewDescriptors),
+    (CauseId::SenderCpu, CauseId::ToolLimit),
+    (CauseId::ToolLimit, CauseId::SchedulingDelay),
+    (CauseId::ToolLimit, CauseId::SharedCore),
+    (CauseId::SlowSenderApplication, CauseId::SchedulingDelay),
+    (CauseId::LineRate, CauseId::LinkSpeed),
 ];
 
 /// Causes that affect only their own end: missing time of threads, processors or sockets explains
 /// nothing at the other end. Other causes also affect the peer: a short queue at the sender leaves
 /// incomplete datagrams at the receiver, and disabled segmentation offload costs both ends.
-pub(crate) const SINGLE_END_CAUSES: &[&str] = &[
-    "steal",
-    "cpu-frequency",
-    "softirq-core",
-    "rt-throttle",
-    "scheduling-delay",
-    "socket-buffer-cap",
-    "tool-limit",
+pub(crate) const SINGLE_END_CAUSES: &[CauseId] = &[
+    CauseId::Steal,
+    CauseId::CpuFrequency,
+    CauseId::SoftirqCore,
+    CauseId::RtThrottle,
+    CauseId::SchedulingDelay,
+    CauseId::SocketBufferCap,
+    CauseId::ToolLimit,
 ];
 
 /// Causes of [`SINGLE_END_CAUSES`] that two ends on one machine share.
-pub(crate) const SHARED_MACHINE_CAUSES: &[&str] = &["steal", "cpu-frequency"];
+pub(crate) const SHARED_MACHINE_CAUSES: &[CauseId] = &[CauseId::Steal, CauseId::CpuFrequency];
 
 /// Pairs of consequence and cause that are linked only in findings without a direction: the
 /// processors of `forward` repeat work for frames that a short ring dropped. Between two ends, a
 /// ring overflows because a thread has no time, and not the other way round.
-pub(crate) const UNDIRECTED_CONSEQUENCES: &[(&str, &str)] =
-    &[("sender-cpu", "too-few-descriptors")];
+pub(crate) const UNDIRECTED_CONSEQUENCES: &[(CauseId, CauseId)] =
+    &[(CauseId::SenderCpu, CauseId::TooFewDescriptors)];
 
-/// Links consequences to their causes and sorts by cost. `is_one_machine`: both ends ran on one
+/// Links consequences to their causes and sorts by cost. `one_machine`: both ends ran on one
 /// machine.
 ///
 /// Findings without a cause are sorted by kind and cost, each followed by its consequences. A
@@ -116,7 +117,7 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
         let effect = &findings[at];
         let from = CONSEQUENCES
             .iter()
-            .filter(|(name, _)| *name == effect.cause)
+            .filter(|(name, _)| effect.cause == *name)
             .find_map(|(_, from)| {
                 findings.iter().position(|candidate| {
                     candidate.cause == *from
@@ -131,11 +132,11 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
     // Chains may have any length and order.
     for _ in 0..findings.len() {
         for at in 0..findings.len() {
-            let from = findings[at].follows_from.as_deref();
+            let from = findings[at].follows_from.as_ref();
             let limited = from.is_some_and(|from| {
                 let mut candidates = findings.iter();
                 candidates.any(|candidate| {
-                    candidate.cause == from
+                    candidate.cause == *from
                         && can_cause(candidate, &findings[at])
                         && candidate.kind == FindingKind::Limit
                 })
@@ -150,7 +151,7 @@ pub(crate) fn rank(mut findings: Vec<Finding>, one_machine: bool) -> Vec<Finding
         .collect();
     let weight = |at: usize| {
         let below = findings.iter().filter(|candidate| {
-            candidate.follows_from.as_deref() == Some(findings[at].cause.as_str())
+            candidate.follows_from.as_ref() == Some(&findings[at].cause)
                 && can_cause(&findings[at], candidate)
         });
         below
@@ -201,7 +202,7 @@ fn append_with_consequences(
     let cause = &findings[at];
     let mut below: Vec<usize> = (0..findings.len())
         .filter(|&effect| {
-            findings[effect].follows_from.as_deref() == Some(cause.cause.as_str())
+            findings[effect].follows_from.as_ref() == Some(&cause.cause)
                 && can_cause(cause, &findings[effect])
         })
         .collect();
@@ -216,13 +217,13 @@ fn append_with_consequences(
 fn can_cause(from: &Finding, to: &Finding, one_machine: bool) -> bool {
     let payload =
         from.direction.is_none() || to.direction.is_none() || from.direction == to.direction;
-    let cause = from.cause.as_str();
     let directed = from.direction.is_some() || to.direction.is_some();
-    if directed && UNDIRECTED_CONSEQUENCES.contains(&(to.cause.as_str(), cause)) {
+    let mut undirected = UNDIRECTED_CONSEQUENCES.iter();
+    if directed && undirected.any(|(effect, cause)| to.cause == *effect && from.cause == *cause) {
         return false;
     }
-    let everywhere = !SINGLE_END_CAUSES.contains(&cause)
-        || one_machine && SHARED_MACHINE_CAUSES.contains(&cause);
+    let everywhere = !from.cause.is_one_of(SINGLE_END_CAUSES)
+        || one_machine && from.cause.is_one_of(SHARED_MACHINE_CAUSES);
     let names_one = |end| matches!(end, FindingLocation::Client | FindingLocation::Server);
     payload && (everywhere || !names_one(from.end) || !names_one(to.end) || from.end == to.end)
 }
@@ -243,42 +244,59 @@ mod tests {
         builder.build().expect("it has evidence")
     }
 
-    fn names(findings: &[Finding]) -> Vec<&str> {
-        findings.iter().map(|f| f.cause.as_str()).collect()
+    fn names(findings: &[Finding]) -> Vec<CauseId> {
+        let ids = findings.iter().map(|finding| finding.cause.known());
+        ids.map(|id| id.expect("an id of this version")).collect()
     }
 
     #[test]
     fn the_highest_cost_is_first_and_followed_by_its_consequences() {
         let ranked = rank(
             vec![
-                finding(FindingBuilder::limit("sender-cpu", Role::Client), 0.9),
-                finding(FindingBuilder::cause("congestion-loss", Role::Client), 0.6),
-                finding(FindingBuilder::cause("nagle", Role::Client), 0.3),
-                finding(FindingBuilder::cause("qdisc-drop", Role::Client), 0.1),
+                finding(FindingBuilder::limit(CauseId::SenderCpu, Role::Client), 0.9),
+                finding(
+                    FindingBuilder::cause(CauseId::CongestionLoss, Role::Client),
+                    0.6,
+                ),
+                finding(FindingBuilder::cause(CauseId::Nagle, Role::Client), 0.3),
+                finding(FindingBuilder::cause(CauseId::QdiscDrop, Role::Client), 0.1),
             ],
             false,
         );
         assert_eq!(
             names(&ranked),
-            ["qdisc-drop", "congestion-loss", "nagle", "sender-cpu"]
+            [
+                CauseId::QdiscDrop,
+                CauseId::CongestionLoss,
+                CauseId::Nagle,
+                CauseId::SenderCpu
+            ]
         );
-        assert_eq!(ranked[1].follows_from.as_deref(), Some("qdisc-drop"));
+        assert_eq!(ranked[1].follows_from, Some(CauseId::QdiscDrop.into()));
         assert_eq!(ranked[2].follows_from, None);
     }
 
     /// Datagrams that lack a fragment hold memory for half a minute.
     #[test]
     fn reassembly_follows_from_upstream_drops() {
-        for place in ["qdisc-drop", "nic-drop", "softnet-backlog", "path-loss"] {
+        for place in [
+            CauseId::QdiscDrop,
+            CauseId::NicDrop,
+            CauseId::SoftnetBacklog,
+            CauseId::PathLoss,
+        ] {
             let ranked = rank(
                 vec![
-                    finding(FindingBuilder::cause("reassembly", Role::Server), 0.65),
+                    finding(
+                        FindingBuilder::cause(CauseId::Reassembly, Role::Server),
+                        0.65,
+                    ),
                     finding(FindingBuilder::cause(place, Role::Client), 0.08),
                 ],
                 false,
             );
-            assert_eq!(names(&ranked), [place, "reassembly"]);
-            assert_eq!(ranked[1].follows_from.as_deref(), Some(place));
+            assert_eq!(names(&ranked), [place, CauseId::Reassembly]);
+            assert_eq!(ranked[1].follows_from, Some(place.into()));
         }
     }
 
@@ -286,12 +304,15 @@ mod tests {
     fn a_consequence_of_a_limit_is_no_cause() {
         let ranked = rank(
             vec![
-                finding(FindingBuilder::cause("qdisc-drop", Role::Client), 0.1),
-                finding(FindingBuilder::limit("shaped-link", Role::Client), 0.9),
+                finding(FindingBuilder::cause(CauseId::QdiscDrop, Role::Client), 0.1),
+                finding(
+                    FindingBuilder::limit(CauseId::ShapedLink, Role::Client),
+                    0.9,
+                ),
             ],
             false,
         );
-        assert_eq!(names(&ranked), ["shaped-link", "qdisc-drop"]);
+        assert_eq!(names(&ranked), [CauseId::ShapedLink, CauseId::QdiscDrop]);
         assert!(ranked.iter().all(|finding| !finding.is_cause()));
     }
 
@@ -299,15 +320,22 @@ mod tests {
     fn a_chain_behind_a_limit_is_no_cause() {
         let ranked = rank(
             vec![
-                finding(FindingBuilder::cause("congestion-loss", Role::Client), 0.6),
-                finding(FindingBuilder::cause("qdisc-drop", Role::Client), 0.7),
-                finding(FindingBuilder::limit("line-rate", Role::Client), 0.95),
+                finding(
+                    FindingBuilder::cause(CauseId::CongestionLoss, Role::Client),
+                    0.6,
+                ),
+                finding(FindingBuilder::cause(CauseId::QdiscDrop, Role::Client), 0.7),
+                finding(FindingBuilder::limit(CauseId::LineRate, Role::Client), 0.95),
             ],
             false,
         );
         assert_eq!(
             names(&ranked),
-            ["line-rate", "qdisc-drop", "congestion-loss"]
+            [
+                CauseId::LineRate,
+                CauseId::QdiscDrop,
+                CauseId::CongestionLoss
+            ]
         );
         assert!(
             ranked.iter().all(|finding| !finding.is_cause()),
@@ -317,22 +345,27 @@ mod tests {
 
     #[test]
     fn what_is_not_known_matters_where_nothing_explains() {
-        let unknown = || finding(FindingBuilder::unknown("receiver-cpu", Role::Server), 0.0);
+        let unknown = || {
+            finding(
+                FindingBuilder::unknown(CauseId::ReceiverCpu, Role::Server),
+                0.0,
+            )
+        };
         let ranked = rank(
             vec![
                 unknown(),
-                finding(FindingBuilder::limit("line-rate", Role::Client), 0.9),
+                finding(FindingBuilder::limit(CauseId::LineRate, Role::Client), 0.9),
             ],
             false,
         );
-        assert_eq!(names(&ranked), ["line-rate"]);
-        assert_eq!(names(&rank(vec![unknown()], false)), ["receiver-cpu"]);
+        assert_eq!(names(&ranked), [CauseId::LineRate]);
+        assert_eq!(names(&rank(vec![unknown()], false)), [CauseId::ReceiverCpu]);
     }
 
     #[test]
     fn a_cycle_of_consequences_loses_nothing() {
-        let mut a = finding(FindingBuilder::cause("sender-cpu", Role::Client), 0.2);
-        a.follows_from = Some("sender-cpu".to_owned());
+        let mut a = finding(FindingBuilder::cause(CauseId::SenderCpu, Role::Client), 0.2);
+        a.follows_from = Some(CauseId::SenderCpu.into());
         assert_eq!(rank(vec![a], false).len(), 1);
     }
 
@@ -341,82 +374,145 @@ mod tests {
     fn a_cause_of_one_end_explains_that_end() {
         let (client, server) = (Role::Client, Role::Server);
         for (cause, at, effect, of, one_machine, follows) in [
-            ("steal", server, "sender-cpu", client, false, false),
-            ("steal", server, "receiver-cpu", server, false, true),
-            ("steal", server, "scheduling-delay", client, false, false),
+            (
+                CauseId::Steal,
+                server,
+                CauseId::SenderCpu,
+                client,
+                false,
+                false,
+            ),
+            (
+                CauseId::Steal,
+                server,
+                CauseId::ReceiverCpu,
+                server,
+                false,
+                true,
+            ),
+            (
+                CauseId::Steal,
+                server,
+                CauseId::SchedulingDelay,
+                client,
+                false,
+                false,
+            ),
             // One machine: the processors are the same.
-            ("steal", server, "sender-cpu", client, true, true),
-            ("cpu-frequency", server, "sender-cpu", client, false, false),
-            ("cpu-frequency", server, "sender-cpu", client, true, true),
-            ("softirq-core", client, "receiver-cpu", server, true, false),
             (
-                "softirq-core",
+                CauseId::Steal,
+                server,
+                CauseId::SenderCpu,
                 client,
-                "scheduling-delay",
+                true,
+                true,
+            ),
+            (
+                CauseId::CpuFrequency,
+                server,
+                CauseId::SenderCpu,
+                client,
+                false,
+                false,
+            ),
+            (
+                CauseId::CpuFrequency,
+                server,
+                CauseId::SenderCpu,
+                client,
+                true,
+                true,
+            ),
+            (
+                CauseId::SoftirqCore,
+                client,
+                CauseId::ReceiverCpu,
+                server,
+                true,
+                false,
+            ),
+            (
+                CauseId::SoftirqCore,
+                client,
+                CauseId::SchedulingDelay,
                 server,
                 false,
                 false,
             ),
             (
-                "rt-throttle",
+                CauseId::RtThrottle,
                 server,
-                "scheduling-delay",
+                CauseId::SchedulingDelay,
                 client,
                 true,
                 false,
             ),
             (
-                "rt-throttle",
+                CauseId::RtThrottle,
                 server,
-                "udp-receive-queue",
+                CauseId::UdpReceiveQueue,
                 server,
                 true,
                 true,
             ),
             (
-                "scheduling-delay",
+                CauseId::SchedulingDelay,
                 client,
-                "udp-receive-queue",
+                CauseId::UdpReceiveQueue,
                 server,
                 false,
                 false,
             ),
             (
-                "scheduling-delay",
+                CauseId::SchedulingDelay,
                 server,
-                "tool-limit",
+                CauseId::ToolLimit,
                 client,
                 false,
                 false,
             ),
             (
-                "scheduling-delay",
+                CauseId::SchedulingDelay,
                 client,
-                "tool-limit",
+                CauseId::ToolLimit,
                 client,
                 false,
                 true,
             ),
             (
-                "socket-buffer-cap",
+                CauseId::SocketBufferCap,
                 server,
-                "send-buffer",
+                CauseId::SendBuffer,
                 client,
                 false,
                 false,
             ),
             (
-                "socket-buffer-cap",
+                CauseId::SocketBufferCap,
                 server,
-                "receive-window",
+                CauseId::ReceiveWindow,
                 server,
                 false,
                 true,
             ),
             // Work that one end causes by small, numerous or unsegmented packets is done by the
             // other.
-            ("offload-off", client, "receiver-cpu", server, false, true),
-            ("small-writes", client, "receiver-cpu", server, false, true),
+            (
+                CauseId::OffloadOff,
+                client,
+                CauseId::ReceiverCpu,
+                server,
+                false,
+                true,
+            ),
+            (
+                CauseId::SmallWrites,
+                client,
+                CauseId::ReceiverCpu,
+                server,
+                false,
+                true,
+            ),
         ] {
             let findings = vec![
                 finding(FindingBuilder::limit(effect, of), 0.9),
@@ -424,24 +520,24 @@ mod tests {
             ];
             let ranked = rank(findings, one_machine);
             let effect_finding = ranked.iter().find(|ranked| ranked.cause == effect);
-            let from = effect_finding.and_then(|ranked| ranked.follows_from.as_deref());
+            let from = effect_finding.and_then(|ranked| ranked.follows_from.clone());
             assert_eq!(
                 from,
-                follows.then_some(cause),
+                follows.then_some(cause.into()),
                 "{cause} {at:?}, {effect} {of:?}"
             );
         }
         // A finding of both ends can cause one of a single end.
         let of_both_ends = vec![
-            finding(FindingBuilder::limit("scheduling-delay", server), 0.9),
+            finding(FindingBuilder::limit(CauseId::SchedulingDelay, server), 0.9),
             finding(
-                FindingBuilder::cause("shared-core", FindingLocation::Both),
+                FindingBuilder::cause(CauseId::SharedCore, FindingLocation::Both),
                 0.2,
             ),
         ];
         assert_eq!(
             names(&rank(of_both_ends, false)),
-            ["shared-core", "scheduling-delay"]
+            [CauseId::SharedCore, CauseId::SchedulingDelay]
         );
     }
 
@@ -457,17 +553,19 @@ mod tests {
             };
             let ranked = rank(
                 vec![
-                    of(FindingBuilder::limit("sender-cpu", Role::Client), 0.9),
+                    of(FindingBuilder::limit(CauseId::SenderCpu, Role::Client), 0.9),
                     of(
-                        FindingBuilder::cause("too-few-descriptors", Role::Server),
+                        FindingBuilder::cause(CauseId::TooFewDescriptors, Role::Server),
                         0.1,
                     ),
                 ],
                 false,
             );
-            let effect_finding = ranked.iter().find(|ranked| ranked.cause == "sender-cpu");
-            let from = effect_finding.and_then(|ranked| ranked.follows_from.as_deref());
-            assert_eq!(from, follows.then_some("too-few-descriptors"));
+            let effect_finding = ranked
+                .iter()
+                .find(|ranked| ranked.cause == CauseId::SenderCpu);
+            let from = effect_finding.and_then(|ranked| ranked.follows_from.clone());
+            assert_eq!(from, follows.then_some(CauseId::TooFewDescriptors.into()));
         }
     }
 
@@ -476,24 +574,31 @@ mod tests {
     fn two_waiting_ends_explain_one_consequence_each() {
         let ranked = rank(
             vec![
-                finding(FindingBuilder::limit("tool-limit", Role::Client), 0.1),
-                finding(FindingBuilder::cause("scheduling-delay", Role::Server), 0.5),
+                finding(FindingBuilder::limit(CauseId::ToolLimit, Role::Client), 0.1),
                 finding(
-                    FindingBuilder::cause("udp-receive-queue", Role::Server),
+                    FindingBuilder::cause(CauseId::SchedulingDelay, Role::Server),
+                    0.5,
+                ),
+                finding(
+                    FindingBuilder::cause(CauseId::UdpReceiveQueue, Role::Server),
                     0.2,
                 ),
-                finding(FindingBuilder::cause("scheduling-delay", Role::Client), 0.3),
+                finding(
+                    FindingBuilder::cause(CauseId::SchedulingDelay, Role::Client),
+                    0.3,
+                ),
             ],
             false,
         );
-        let order: Vec<_> = ranked.iter().map(|f| (f.cause.as_str(), f.end)).collect();
+        let ends = ranked.iter().map(|finding| finding.end);
+        let order: Vec<_> = names(&ranked).into_iter().zip(ends).collect();
         assert_eq!(
             order,
             [
-                ("scheduling-delay", FindingLocation::Server),
-                ("udp-receive-queue", FindingLocation::Server),
-                ("scheduling-delay", FindingLocation::Client),
-                ("tool-limit", FindingLocation::Client),
+                (CauseId::SchedulingDelay, FindingLocation::Server),
+                (CauseId::UdpReceiveQueue, FindingLocation::Server),
+                (CauseId::SchedulingDelay, FindingLocation::Client),
+                (CauseId::ToolLimit, FindingLocation::Client),
             ]
         );
     }

@@ -1,6 +1,7 @@
 //! Interface of a rule.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 
 use crate::reference::CauseReference;
 use crate::run_view::RunView;
@@ -9,8 +10,8 @@ use crate::run_view::RunView;
 ///
 /// Pure: the same record gives the same findings.
 pub trait Rule: Sync {
-    /// Kebab-case id: the `cause` of its findings, and its section in docs/CAUSES.md.
-    fn id(&self) -> &'static str;
+    /// Returns the `cause` of its findings, which has a section in docs/CAUSES.md.
+    fn id(&self) -> CauseId;
 
     /// Returns the data of its section in docs/CAUSES.md.
     fn reference(&self) -> CauseReference;

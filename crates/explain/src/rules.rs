@@ -301,7 +301,8 @@ pub(crate) fn with_retransmits(
         )
 }
 
-/// Largest missing share of the requested rate, and largest loss share, of a rate that was received.
+/// Largest missing share of the requested rate, and largest loss share, of a rate that was
+/// received.
 pub(crate) const MAX_RATE_ERROR: f64 = 0.02;
 pub(crate) const MAX_RATE_LOSS: f64 = 0.001;
 
@@ -345,7 +346,7 @@ pub(crate) fn per_end_option(role: Role, value: &str, other_value: &str) -> Stri
     }
 }
 
-/// Returns the `sysctl_command` command for a setting.
+/// Returns the `sysctl` command for a setting.
 pub(crate) fn sysctl_command(name: &str, value: u64) -> String {
     format!("sysctl -w {name}={value}")
 }

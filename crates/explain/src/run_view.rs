@@ -26,6 +26,7 @@ pub(crate) use unaccounted_loss::{
 };
 
 use linerate_record::facts::{HostFacts, InterfaceFacts, Role};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{
     CpuList, Direction, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode,
 };
@@ -75,30 +76,31 @@ impl<'a> RunView<'a> {
 
     /// Returns true if the record has one of these caveats.
     #[must_use]
-    pub fn has_caveat(&self, ids: &[&str]) -> bool {
+    pub fn has_caveat(&self, ids: &[CaveatId]) -> bool {
         let mut caveat = self.record.validity.iter();
-        caveat.any(|caveat| ids.contains(&&*caveat.id))
+        caveat.any(|caveat| caveat.id.is_one_of(ids))
     }
 
     /// Returns true if a port had no carrier: then the speed at which it accepted frames is
     /// meaningless.
     #[must_use]
     pub fn lacks_carrier(&self) -> bool {
-        self.has_caveat(&["no-carrier"])
+        self.has_caveat(&[CaveatId::NoCarrier])
     }
 
     /// Returns true if a port had no carrier, no peer at some time, or stopped: frames were lost
     /// there, and neither the sender nor a ring is the limit.
     #[must_use]
     pub fn has_no_receiver(&self) -> bool {
-        self.lacks_carrier() || self.has_caveat(&["no-peer", "peer-left", "port-stopped"])
+        self.lacks_carrier()
+            || self.has_caveat(&[CaveatId::NoPeer, CaveatId::PeerLeft, CaveatId::PortStopped])
     }
 
     /// Returns true if the requested rate is so low that one burst is most of the run: then the
     /// measured rate is meaningless.
     #[must_use]
     pub fn is_rate_too_coarse(&self) -> bool {
-        self.has_caveat(&["rate-too-coarse"])
+        self.has_caveat(&[CaveatId::RateTooCoarse])
     }
 
     /// Returns true if the ends had no connectivity for a while, because a link was down or a route

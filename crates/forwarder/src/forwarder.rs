@@ -378,8 +378,8 @@ impl Forwarder {
             .map_or_else(Vec::new, |chosen_cpus| chosen_cpus.cpus.clone()))
     }
 
-    /// Starts the threads. `flush_quiet` is the time without arrivals after which receive queues count as
-    /// empty.
+    /// Starts the threads. `quiet` is the time without arrivals after which receive queues
+    /// count as empty.
     ///
     /// # Errors
     /// [`FrameRunError`] if the settings do not fit the ports, processors or memory.
@@ -502,7 +502,7 @@ impl Forwarder {
         routes: &[StreamRoute],
     ) -> Result<(), FrameRunError> {
         let makes_frames = settings.tx_first > 0 || settings.mode.makes_frames();
-        let bytes = settings.frame.bytes;
+        let bytes = settings.mode_settings.frame.bytes;
         for route in routes.iter().filter(|_| makes_frames) {
             let port = &self.ports[route.tx_port as usize];
             let max_bytes = port.capabilities.frame_bytes;

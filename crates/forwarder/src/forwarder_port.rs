@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use linerate_packet::frame::MacAddress;
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::facts::{outages_since, xdp_facts};
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{
@@ -237,8 +237,8 @@ impl ForwarderPort {
         result
     }
 
-    /// Drops the frames in the receive queues until none has arrived for `flush_quiet`; returns their
-    /// number. Ends after [`FLUSH_LIMIT_NS`] on a port that never stops receiving.
+    /// Drops the frames in the receive queues until none has arrived for `quiet`; returns
+    /// their number. Ends after [`FLUSH_LIMIT_NS`] on a port that never stops receiving.
     pub(super) fn flush(&mut self, pool: &mut FramePool, quiet: Duration) -> u64 {
         if self.capabilities.replays {
             return 0;

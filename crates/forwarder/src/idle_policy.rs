@@ -6,9 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use linerate_record::forward::IdleStrategy;
-use linerate_sys::clock;
-use linerate_sys::readiness;
 use linerate_sys::readiness::{EpollSet, Readiness};
+use linerate_sys::{clock, readiness};
 
 /// Maximum time for which a thread waits in the kernel before it checks for a stop.
 const MAX_WAIT: Duration = Duration::from_millis(100);
@@ -78,8 +77,8 @@ impl IdlePolicy {
         matches!(self.method, IdleMethod::Spin)
     }
 
-    /// Idles once, at most until `deadline`, the deadline of the first held frame. `holds_frames` without `deadline`
-    /// means a held frame with an unknown deadline.
+    /// Idles once, at most until `deadline`, the deadline of the first held frame. `holds_frames`
+    /// without `deadline` means a held frame with an unknown deadline.
     pub(super) fn idle(&mut self, from: u64, holds_frames: bool, deadline: Option<u64>) {
         let wake_at = match deadline {
             Some(deadline) if deadline <= from + AWAKE_WITHIN_NS => Some(from),

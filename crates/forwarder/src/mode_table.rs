@@ -3,12 +3,12 @@
 use std::fmt;
 use std::str::FromStr;
 
+use linerate_port::RxDestination;
+
 use super::mode::{
     csum, five_tuple_swap, flowgen, icmp_echo, io, link, mac, mac_swap, noisy, rx_only, tx_only,
 };
-use super::stream::{ForwardMode, FromOptions, NoOptions};
-use super::worker::ForwardTask;
-use linerate_port::RxDestination;
+use super::stream::{ForwardMode, FromOptions, ModeTask, NoOptions};
 
 /// Description of a mode for the help.
 #[derive(Clone, Copy, Debug)]
@@ -64,9 +64,9 @@ macro_rules! modes {
                 }
             }
 
-            /// Runs the work of a thread in this mode.
-            pub(super) fn run(&self, work: ForwardTask) -> super::worker::ForwardTaskResult {
-                match self { $(Self::$variant(plan) => work.run::<$module::$mode>(plan)),+ }
+            /// Runs the task in this mode.
+            pub(super) fn run<T: ModeTask>(&self, task: T) -> T::Result {
+                match self { $(Self::$variant(plan) => task.run::<$module::$mode>(plan)),+ }
             }
         }
     };

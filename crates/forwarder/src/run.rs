@@ -10,6 +10,7 @@ use linerate_port::caveats::peer_outage_caveat;
 use linerate_port::{PortError, PortUrl, QueueTotals};
 use linerate_record::facts::Role;
 use linerate_record::forward::{ForwardFigures, ForwardPlan, IdleStrategy, StreamRoute};
+use linerate_record::ids::{CaveatId, LossPoint};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, FlowEnd, Interval, PacketLoss, Record, Summary, new_id};
 use linerate_sys::cpu::MIN_SPINNING_SHARE;
@@ -290,7 +291,7 @@ pub fn plan(
     plan.streams = u32::try_from(routes.len()).unwrap_or(u32::MAX);
     plan.duration_ns = times.duration.map(nanos);
     plan.interval_ns = Some(nanos(times.interval));
-    plan.payload_bytes = settings.frame.bytes.into();
+    plan.payload_bytes = settings.mode_settings.frame.bytes.into();
     plan.stack = linerate_record::plan::PerEnd::same("port".to_owned());
     plan.forward = Some(Box::new(forward_plan(
         names,
@@ -313,11 +314,11 @@ fn forward_plan(
         topology: settings.topology,
         burst: u32::try_from(settings.burst).unwrap_or(u32::MAX),
         tx_first: settings.tx_first,
-        frame_bytes: settings.frame.bytes.into(),
+        frame_bytes: settings.mode_settings.frame.bytes.into(),
         idle: settings.idle,
         flush: settings.flush,
         retries: settings.retry.map(|retry| retry.times),
-        seed: settings.seed,
+        seed: settings.mode_settings.seed,
     }
 }
 
@@ -354,7 +355,7 @@ fn losses(figures: &ForwardFigures) -> Vec<PacketLoss> {
     let packets = figures.link_losses();
     let on_links = (packets > 0).then(|| PacketLoss {
         direction: Direction::Receive,
-        place: "emulated-link".to_owned(),
+        place: LossPoint::EmulatedLink.into(),
         packets,
         exact: true,
         at_least: None,
@@ -369,14 +370,14 @@ fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
     let usable = cpu::list_usable().map_or(0, |usable| usable.len());
     if threads > usable && usable > 0 {
         caveats.push(Caveat::new(
-            "more-threads-than-cores",
+            CaveatId::MoreThreadsThanCores,
             format!("{threads} threads shared {usable} processors: they waited for each other"),
         ));
     }
     let min_share = run_result.min_core_share();
     if run_result.is_disturbed(settings) && threads <= usable {
         caveats.push(Caveat::new(
-            "core-disturbed",
+            CaveatId::CoreDisturbed,
             format!(
                 "a forwarding thread had its core for {:.0} % of the time only: other work ran \
                  there",
@@ -406,7 +407,7 @@ fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
     }
     caveats.extend(run_result.numa_caveat.clone());
     if let Some(port_error) = &run_result.port_error {
-        caveats.push(Caveat::new("port-stopped", port_error.to_string()));
+        caveats.push(Caveat::new(CaveatId::PortStopped, port_error.to_string()));
     }
     caveats
 }
@@ -444,8 +445,8 @@ mod tests {
             panic!("one place");
         };
         assert_eq!(
-            (&*link.place, link.packets, link.exact),
-            ("emulated-link", 25, true)
+            (link.place.known(), link.packets, link.exact),
+            (Some(LossPoint::EmulatedLink), 25, true)
         );
     }
 
@@ -457,7 +458,7 @@ mod tests {
                 until_ns: until.map(|until| until * 1_000_000),
             });
             let outages: Vec<_> = outages.collect();
-            peer_outage_caveat("shm:x", &outages, 2_500_000_000).map(|doubt| doubt.reason)
+            peer_outage_caveat("shm:x", &outages, 2_500_000_000).map(|caveat| caveat.reason)
         };
         assert_eq!(why_of(&[]), None);
         for (outages, fragments) in [

@@ -1,6 +1,7 @@
 //! Search for the number of packets in flight that gives the highest rate. Decides without ports.
 
 use linerate_record::forward::{SaturationCurve, SaturationPoint};
+use linerate_record::ids::SearchEnd;
 use linerate_stats::statistics::median;
 
 /// Largest number of bursts per stream: 32768 packets exceed any ring here.
@@ -38,7 +39,7 @@ impl SaturationSweep {
     }
 
     /// Returns the reason why the sweep has ended; `None` before its end.
-    fn stop_reason(&self) -> Option<&'static str> {
+    fn stop_reason(&self) -> Option<SearchEnd> {
         let [.., last] = &self.points[..] else {
             return None;
         };
@@ -50,12 +51,12 @@ impl SaturationSweep {
             last.in_flight <= previous.in_flight && last.in_flight * 4 >= previous.in_flight * 3
         };
         if previous.is_some_and(is_as_full) && !last.disturbed {
-            return Some("full");
+            return Some(SearchEnd::Full);
         }
         if self.flat_steps() >= FLAT_STEPS {
-            return Some("plateau");
+            return Some(SearchEnd::Plateau);
         }
-        (last.tx_first >= MAX_BURSTS).then_some("limit")
+        (last.tx_first >= MAX_BURSTS).then_some(SearchEnd::Limit)
     }
 
     /// Returns the number of steps at the end that are not faster than the best step before them.
@@ -77,7 +78,7 @@ impl SaturationSweep {
     /// Returns the result of the sweep.
     #[must_use]
     pub fn conclude(self, cores: u32) -> SaturationCurve {
-        let stopped_by = self.stop_reason().unwrap_or("interrupted").to_owned();
+        let stopped_by = self.stop_reason().unwrap_or(SearchEnd::Interrupted).into();
         let is_disturbed = self.points.iter().any(|point| point.disturbed);
         let best = self.points.iter().map(|point| point.packets_per_second);
         let best = best.fold(0.0, f64::max);
@@ -122,7 +123,7 @@ mod tests {
     fn a_rate_that_rises_to_a_plateau() {
         // Round trip 100 us, at most 10 M/s: full with 1000 packets in flight.
         let saturation = run_sweep(|in_flight| (in_flight as f64 / 100e-6).min(10e6), u64::MAX);
-        assert_eq!(saturation.stopped_by, "plateau");
+        assert_eq!(saturation.stopped_by, SearchEnd::Plateau);
         assert_eq!(saturation.plateau_in_flight, Some(1024));
         assert_eq!(saturation.plateau_pps, Some(10e6));
         assert_eq!(saturation.points.len(), 8);
@@ -140,14 +141,14 @@ mod tests {
     #[test]
     fn a_ring_that_is_full() {
         let saturation = run_sweep(|in_flight| in_flight as f64, 1024);
-        assert_eq!(saturation.stopped_by, "full");
+        assert_eq!(saturation.stopped_by, SearchEnd::Full);
         assert_eq!(saturation.plateau_in_flight, Some(1024));
     }
 
     #[test]
     fn a_rate_that_rises_for_ever() {
         let saturation = run_sweep(|in_flight| in_flight as f64, u64::MAX);
-        assert_eq!(saturation.stopped_by, "limit");
+        assert_eq!(saturation.stopped_by, SearchEnd::Limit);
         assert_eq!(
             saturation.points.last().map(|point| point.tx_first),
             Some(MAX_BURSTS)
@@ -208,7 +209,7 @@ mod tests {
             });
         }
         let saturation = sweep.conclude(1);
-        assert_eq!(saturation.stopped_by, "full");
+        assert_eq!(saturation.stopped_by, SearchEnd::Full);
         assert_eq!(saturation.plateau_in_flight, Some(4096));
     }
 
@@ -221,7 +222,7 @@ mod tests {
         );
         assert_eq!(
             SaturationSweep::default().conclude(1).stopped_by,
-            "interrupted"
+            SearchEnd::Interrupted
         );
     }
 }

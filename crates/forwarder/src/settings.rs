@@ -2,11 +2,12 @@
 
 use std::str::FromStr;
 
-use linerate_packet::frame::{FrameSpec, MacAddress};
+use linerate_packet::mac_address::MacAddress;
 use linerate_record::forward::{IdleStrategy, PortTopology};
 use linerate_sys::frames::burst::BURST_FRAMES;
 
-use super::mode_table::ModeSpec;
+use crate::mode_table::ModeSpec;
+use crate::stream::{ModeSettings, TransmitRetry};
 
 /// Settings of a start, as the shell's `set` command changes them.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,14 +27,8 @@ pub struct ForwardSettings {
     pub burst: usize,
     /// Bursts that each stream sends before it forwards.
     pub tx_first: u64,
-    /// Contents of generated frames.
-    pub frame: FrameSpec,
-    /// Flows that `txonly` sends (by source address), at least 1.
-    pub transmit_flows: u32,
-    /// Flows that `flowgen` sends (by destination address).
-    pub generated_flows: u32,
-    /// Copies of each frame that `flowgen` sends after it, before the next flow.
-    pub flow_clones: u32,
+    /// Generated frames, and the seed of random values.
+    pub mode_settings: ModeSettings,
     /// Ethernet addresses of the peers behind ports, where given.
     pub peers: Vec<PeerAddress>,
     /// Retries for frames that a full transmit ring rejects; `None`: they are dropped.
@@ -54,8 +49,6 @@ pub struct ForwardSettings {
     pub record_bit_rates: bool,
     /// Frames that are described one by one.
     pub verbose: VerboseLevel,
-    /// Seed of all random values.
-    pub seed: u64,
 }
 
 impl Default for ForwardSettings {
@@ -69,10 +62,7 @@ impl Default for ForwardSettings {
             ports: Vec::new(),
             burst: BURST_FRAMES,
             tx_first: 0,
-            frame: FrameSpec::default(),
-            transmit_flows: 1,
-            generated_flows: 1024,
-            flow_clones: 0,
+            mode_settings: ModeSettings::default(),
             peers: Vec::new(),
             retry: None,
             rates: Vec::new(),
@@ -83,7 +73,6 @@ impl Default for ForwardSettings {
             record_residence: false,
             record_bit_rates: false,
             verbose: VerboseLevel::default(),
-            seed: 1,
         }
     }
 }
@@ -163,24 +152,6 @@ impl VerboseLevel {
     #[must_use]
     pub const fn sent(self) -> bool {
         self.0 >= 2
-    }
-}
-
-/// Retries for frames that a full transmit ring rejects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TransmitRetry {
-    /// Number of retries.
-    pub times: u32,
-    /// Microseconds before each retry.
-    pub delay_us: u32,
-}
-
-impl Default for TransmitRetry {
-    fn default() -> Self {
-        Self {
-            times: 64,
-            delay_us: 1,
-        }
     }
 }
 

@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use linerate_packet::frame::MacAddress;
+use linerate_packet::frame::FrameSpec;
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::clock;
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
-
-use super::settings::TransmitRetry;
 
 /// Properties of a stream that its mode receives before the start.
 #[derive(Clone, Debug)]
@@ -33,6 +32,24 @@ pub struct StreamFacts {
     /// True if the transmit port discards frames and no capture bounds their number: a run does not
     /// wait for its end.
     pub is_discarded: bool,
+}
+
+/// Retries for frames that a full transmit ring rejects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransmitRetry {
+    /// Number of retries.
+    pub times: u32,
+    /// Microseconds before each retry.
+    pub delay_us: u32,
+}
+
+impl Default for TransmitRetry {
+    fn default() -> Self {
+        Self {
+            times: 64,
+            delay_us: 1,
+        }
+    }
 }
 
 /// Stream of one thread.
@@ -151,6 +168,33 @@ impl<R: RxQueue, T: TxQueue> FwdStream<R, T> {
 /// Name of the count of frames that a mode held at the end of the run: received but never sent.
 pub const HELD_AT_STOP: &str = "held-at-the-stop";
 
+/// Settings that modes read at a start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModeSettings {
+    /// Contents of generated frames.
+    pub frame: FrameSpec,
+    /// Flows that `txonly` sends (by source address), at least 1.
+    pub transmit_flows: u32,
+    /// Flows that `flowgen` sends (by destination address).
+    pub generated_flows: u32,
+    /// Copies of each frame that `flowgen` sends after it, before the next flow.
+    pub flow_clones: u32,
+    /// Seed of all random values.
+    pub seed: u64,
+}
+
+impl Default for ModeSettings {
+    fn default() -> Self {
+        Self {
+            frame: FrameSpec::default(),
+            transmit_flows: 1,
+            generated_flows: 1024,
+            flow_clones: 0,
+            seed: 1,
+        }
+    }
+}
+
 /// Forwarding mode: the treatment of the frames of a stream.
 pub trait ForwardMode: Send + Sized {
     /// Options of the mode, parsed from the text after its name.
@@ -164,11 +208,7 @@ pub trait ForwardMode: Send + Sized {
     const MAKES_FRAMES: bool = false;
 
     /// Creates the mode for one stream.
-    fn new(
-        plan: &Self::Plan,
-        facts: &StreamFacts,
-        setting: &super::settings::ForwardSettings,
-    ) -> Self;
+    fn new(plan: &Self::Plan, facts: &StreamFacts, settings: &ModeSettings) -> Self;
 
     /// Performs one poll; returns the number of frames handled (0: no work).
     fn step<R: RxQueue, T: TxQueue>(
@@ -197,6 +237,14 @@ pub trait ForwardMode: Send + Sized {
     fn counts(&self) -> BTreeMap<String, u64> {
         BTreeMap::new()
     }
+}
+
+/// Work that is compiled for each mode.
+pub trait ModeTask {
+    type Result;
+
+    /// Runs in mode `M` with these options.
+    fn run<M: ForwardMode>(self, plan: &M::Plan) -> Self::Result;
 }
 
 /// Options of a mode, parsed from the text after its name and a colon.

@@ -3,18 +3,19 @@
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use linerate_packet::frame::MacAddress;
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::{FrameRunError, PortUrl, RxQueue, TxQueue, memory_plan, open};
 use linerate_record::forward::{IdleStrategy, PortTopology};
+use linerate_record::ids::CaveatId;
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 use proptest::prelude::*;
 
-use super::mode::io::Io;
-use super::settings::ForwardSettings;
-use super::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
-use super::{ForwardEvent, Forwarder, FrameMemoryRequest, RunTimes, record, run};
+use crate::mode::io::Io;
+use crate::settings::ForwardSettings;
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
+use crate::{ForwardEvent, Forwarder, FrameMemoryRequest, RunTimes, record, run};
 
 fn urls(texts: &[&str]) -> Vec<PortUrl> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -68,7 +69,7 @@ fn port_error_ends_the_run_at_once() {
     // The record contains the error with its remedy.
     let record = record(&urls(&names), &settings, &times, run_result);
     let caveats = record.validity.iter();
-    let mut caveats = caveats.filter(|caveat| caveat.id == "port-stopped");
+    let mut caveats = caveats.filter(|caveat| caveat.id == CaveatId::PortStopped);
     let why = &caveats.next().expect("it stopped").reason;
     assert!(
         why.contains("damaged") && why.contains("give rx= a complete"),
@@ -335,12 +336,11 @@ fn passes(capacity: usize, steps: &[(u8, usize)]) -> Result<(), TestCaseError> {
                 pool.free_all(&mut burst);
             }
             1 => drop(
-                Io::new(
-                    &NoOptions,
-                    &stream.facts.clone(),
-                    &ForwardSettings::default(),
-                )
-                .step(&mut stream, &mut pool, &memory),
+                Io::new(&NoOptions, &stream.facts.clone(), &ModeSettings::default()).step(
+                    &mut stream,
+                    &mut pool,
+                    &memory,
+                ),
             ),
             _ => drop(drain(&mut pool)),
         }

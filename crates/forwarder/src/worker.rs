@@ -8,18 +8,17 @@ use std::time::Duration;
 use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{PortError, RxQueue, TxQueue};
 use linerate_record::forward::IdleStrategy;
-use linerate_sys::cpu;
 use linerate_sys::cpu::ThreadUsage;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
-use linerate_sys::{clock, tick_clock};
+use linerate_sys::{clock, cpu, tick_clock};
 
-use super::idle_policy::{self, IdleDelay, IdleMethod, IdlePolicy};
-use super::mode::tx_only::TxOnly;
-use super::queue_decorators::{self, DescriptionSender, WorkerTransmit};
-use super::settings::ForwardSettings;
-use super::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
-use super::stream_recorder::StreamRecorder;
+use crate::idle_policy::{self, IdleDelay, IdleMethod, IdlePolicy};
+use crate::mode::tx_only::TxOnly;
+use crate::queue_decorators::{self, DescriptionSender, WorkerTransmit};
+use crate::settings::ForwardSettings;
+use crate::stream::{ForwardMode, FwdStream, ModeTask, NoOptions, StreamFacts};
+use crate::stream_recorder::StreamRecorder;
 
 /// Requests to a running thread, and its reports.
 #[derive(Default)]
@@ -158,9 +157,11 @@ struct ModeStream<R, T, M> {
     recorder: Option<Arc<StreamRecorder>>,
 }
 
-impl ForwardTask {
+impl ModeTask for ForwardTask {
+    type Result = ForwardTaskResult;
+
     /// Runs until a stop is requested.
-    pub(super) fn run<M: ForwardMode>(self, plan: &M::Plan) -> ForwardTaskResult {
+    fn run<M: ForwardMode>(self, plan: &M::Plan) -> ForwardTaskResult {
         let in_memory = |AssignedStream { stream, .. }: &AssignedStream| {
             matches!(
                 (&stream.receive, &stream.transmit),
@@ -193,7 +194,9 @@ impl ForwardTask {
             _ => unreachable!("the port kinds were checked above"),
         })
     }
+}
 
+impl ForwardTask {
     fn run_as<M, R, T>(
         self,
         plan: &M::Plan,
@@ -223,7 +226,7 @@ impl ForwardTask {
             .into_iter()
             .map(|assigned| ModeStream {
                 number: assigned.number,
-                mode: M::new(plan, &assigned.stream.facts, settings),
+                mode: M::new(plan, &assigned.stream.facts, &settings.mode_settings),
                 stream: assigned.stream.map(&queues),
                 primed: 0,
                 recorder: assigned.recorder,
@@ -423,7 +426,7 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
         if settings.tx_first == 0 {
             return;
         }
-        let mut source = TxOnly::new(&NoOptions, &self.stream.facts, settings);
+        let mut source = TxOnly::new(&NoOptions, &self.stream.facts, &settings.mode_settings);
         let dropped =
             |mode_stream: &Self| mode_stream.stream.transmit.counters().read().total_drops();
         let before = dropped(self);
@@ -556,7 +559,7 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
 
 #[cfg(test)]
 mod tests {
-    use linerate_packet::frame::MacAddress;
+    use linerate_packet::mac_address::MacAddress;
     use linerate_port::{PortUrl, open};
     use linerate_sys::frames::frame_memory::MemoryPlan;
 
@@ -580,7 +583,7 @@ mod tests {
         let settings = ForwardSettings::default();
         ModeStream {
             number: 0,
-            mode: M::new(&NoOptions, &facts, &settings),
+            mode: M::new(&NoOptions, &facts, &settings.mode_settings),
             stream: FwdStream::new(port.receive, port.transmit, settings.burst, None, facts),
             primed: 0,
             recorder: None,

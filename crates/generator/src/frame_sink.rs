@@ -190,8 +190,8 @@ impl FrameSink {
                         TagMatch::Damaged => {
                             self.corrupted += 1;
                             self.damaged_tags += 1;
-                            // Most likely the group is right: the flow group is one in eight of a tag's
-                            // bits.
+                            // Most likely the group is right: the flow group is one in eight of a
+                            // tag's bits.
                             let named_group = frame
                                 .get(location.0..)
                                 .and_then(|tag| FrameTag::flow_group_of(tag, location.1));

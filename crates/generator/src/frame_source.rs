@@ -112,8 +112,8 @@ impl FrameSource {
         }
     }
 
-    /// Adds the frames with a deadline up to `latest_deadline` to `burst`; returns their number. They are
-    /// sent at `now`.
+    /// Adds the frames with a deadline up to `latest_deadline` to `burst`; returns their number.
+    /// They are sent at `now`.
     #[inline]
     pub(super) fn fill(
         &mut self,

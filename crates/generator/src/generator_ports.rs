@@ -167,8 +167,8 @@ impl GeneratorPorts {
         Some(&port.capabilities.name)
     }
 
-    /// Returns the caveats about peers that left during a run that began at `started_at` and sent for
-    /// `sending_ns`. Each port has at most one, from the queue that recorded the most outages.
+    /// Returns the caveats about peers that left during a run that began at `started_at` and sent
+    /// for `sending_ns`. Each port has at most one, from the queue that recorded the most outages.
     pub(super) fn peer_outages(&self, started_at: Instant, sending_ns: u64) -> Vec<Caveat> {
         let outages_of = |port: &AnyPort| {
             let mut outages = outages_since(&port.receive, started_at);

@@ -5,6 +5,7 @@ use linerate_packet::template::MIN_FRAME_WITH_FCS;
 use linerate_port::caveats::no_peer_caveat;
 use linerate_record::facts::Role;
 use linerate_record::generate::{GeneratePlan, TemplatePlan};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, FlowEnd, Interval, Record, Summary, new_id};
 use linerate_stats::histogram::HistogramData;
@@ -196,7 +197,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
         .filter(|_| !run.is_load_met() && !run.interrupted && !leads_nowhere);
     if let Some(share) = load_ratio {
         caveats.push(Caveat::new(
-            "tool-limit",
+            CaveatId::ToolLimit,
             format!(
                 "the generator offered {} of the intended load: this is the limit of the generator or of \
                  the port",
@@ -206,7 +207,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
     }
     if figures.unsent > 0 && !leads_nowhere {
         caveats.push(Caveat::new(
-            "sender-stalled",
+            CaveatId::SenderStalled,
             format!(
                 "the generator stalled for more than 100 ms and skipped {} frames",
                 format_count(figures.unsent)
@@ -218,7 +219,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
         let ring_drops = run.disturbance.ring_drops;
         if ring_drops > 0 {
             caveats.push(Caveat::new(
-                "tool-limit",
+                CaveatId::ToolLimit,
                 format!(
                     "{name} dropped {} frames, of this run or others, because linerate polled it too slowly: they \
                      may be among the lost frames",
@@ -229,7 +230,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
         let unfit = port.dropped.saturating_sub(ring_drops);
         if unfit > 0 {
             caveats.push(Caveat::new(
-                "unfit-frames",
+                CaveatId::UnfitFrames,
                 format!(
                     "{} frames that arrived at {name}, of this run or others, were longer than it accepts (`mtu=`) \
                      or malformed: they count as not received, and their sender is the cause",
@@ -244,7 +245,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
         let name = receive.map(|port| port.name.trim_end_matches(':'));
         let location = name.map_or(String::new(), |name| format!(" at {name}"));
         caveats.push(Caveat::new(
-            "nothing-arrived",
+            CaveatId::NothingArrived,
             format!(
                 "none of {} frames arrived{location}: the device between the ports forwards nothing, forwards \
                  elsewhere (--destination-mac, --learn), or no peer is connected",
@@ -254,7 +255,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
     }
     if let Some(corrupted) = figures.corrupted.filter(|&corrupted| corrupted > 0) {
         caveats.push(Caveat::new(
-            "corrupted-frames",
+            CaveatId::CorruptedFrames,
             format!(
                 "{} frames arrived with changed bytes: they count neither as received nor as lost",
                 format_count(corrupted)
@@ -263,21 +264,21 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
     }
     if figures.receive.is_some() && !run.facts.tagged {
         caveats.push(Caveat::new(
-            "untagged-frames",
+            CaveatId::UntaggedFrames,
             "frames carry no number and no timestamp (too short, or captured): every frame of their \
              length is counted, and order and delay are unknown",
         ));
     }
     if figures.receive.is_some() && run.shared_cores {
         caveats.push(Caveat::new(
-            "shared-cores",
+            CaveatId::SharedCores,
             "there are as many polling threads as processors: the generator and the device, if it is on \
              this host, waited for each other",
         ));
     }
     if !run.shared_cores && run.disturbance.core_share < linerate_sys::cpu::MIN_SPINNING_SHARE {
         caveats.push(Caveat::new(
-            "core-disturbed",
+            CaveatId::CoreDisturbed,
             format!(
                 "a polling thread had its core for {:.0} % of the time only: other work ran there, and \
                  frames were sent and received late",
@@ -287,7 +288,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
     }
     if run.unpinned {
         caveats.push(Caveat::new(
-            "not-pinned",
+            CaveatId::NotPinned,
             format!(
                 "a thread could not be pinned to its processor ({:?})",
                 settings.cpus
@@ -296,7 +297,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
     }
     if figures.flows_per_entry > 1 && run.facts.tagged {
         caveats.push(Caveat::new(
-            "flows-grouped",
+            CaveatId::FlowsGrouped,
             format!(
                 "{} flows are counted in groups of {}: frames of different flows of a group that overtake \
                  each other count as out of order",
@@ -308,7 +309,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
     if let Some(port_error) = &run.port_error {
         let problem = port_error.report();
         caveats.push(Caveat::new(
-            "port-stopped",
+            CaveatId::PortStopped,
             format!("{problem}; {}", problem.next_step),
         ));
     }

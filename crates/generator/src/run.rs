@@ -23,13 +23,13 @@ use linerate_sys::spawn::spawn_all;
 use linerate_sys::{clock, cpu};
 use linerate_workload::timestamps::scheduler_tracer::traced_processors;
 
-use super::capture::Capture;
-use super::frame_sink::{FrameMatcher, FrameSink, ReceiveResults};
-use super::frame_source::{FrameOrigin, FrameSource};
-use super::generator_ports::{CarrierPair, GeneratorPorts, totals};
-use super::queue_growth::QueueGrowth;
-use super::thread_count;
-use super::worker::{
+use crate::capture::Capture;
+use crate::frame_sink::{FrameMatcher, FrameSink, ReceiveResults};
+use crate::frame_source::{FrameOrigin, FrameSource};
+use crate::generator_ports::{CarrierPair, GeneratorPorts, totals};
+use crate::queue_growth::QueueGrowth;
+use crate::thread_count::thread_count;
+use crate::worker::{
     GeneratorReceiver, GeneratorSender, GeneratorState, GeneratorWorker, WorkerUsage,
 };
 
@@ -128,8 +128,13 @@ impl GeneratorSettings {
     /// [`FrameRunError`] if a processor is not usable, or if there are too many or too few for the
     /// threads.
     pub fn check_threads(&self, receives: bool) -> Result<(), FrameRunError> {
-        thread_count::thread_count(self, receives, &cpu::list_usable().unwrap_or_default())
-            .map(|_| ())
+        thread_count(
+            self.threads,
+            &self.cpus,
+            receives,
+            &cpu::list_usable().unwrap_or_default(),
+        )
+        .map(|_| ())
     }
 
     fn check_load(&self) -> Result<(), FrameRunError> {
@@ -330,7 +335,7 @@ pub fn run(
     let sink =
         receives.then(|| FrameSink::new(matcher, flow_groups, epoch).with_duration(duration));
     let usable = cpu::list_usable().unwrap_or_default();
-    let threads = thread_count::thread_count(settings, receives, &usable)?;
+    let threads = thread_count(settings.threads, &settings.cpus, receives, &usable)?;
     let cpus = settings.cpus.clone();
     let yields_when_idle = usable.len() <= threads as usize;
     let shared = GeneratorState::new(threads as usize, yields_when_idle);

@@ -1,9 +1,7 @@
 //! Number of polling threads, and their processors.
 
-use linerate_record::plan::CpuList;
-
-use super::run::GeneratorSettings;
 use linerate_port::FrameRunError;
+use linerate_record::plan::CpuList;
 
 /// Returns the number of polling threads: one per direction, or one for both.
 ///
@@ -11,12 +9,13 @@ use linerate_port::FrameRunError;
 /// [`FrameRunError::Setup`] if a listed processor is not usable by this process, or if the
 /// number of processors and threads differ.
 pub(super) fn thread_count(
-    settings: &GeneratorSettings,
+    requested: Option<u32>,
+    cpus: &[u32],
     receives: bool,
     usable: &[u32],
 ) -> Result<u32, FrameRunError> {
-    let listed_cpus = u32::try_from(settings.cpus.len()).unwrap_or(u32::MAX);
-    let threads = match settings.threads {
+    let listed_cpus = u32::try_from(cpus.len()).unwrap_or(u32::MAX);
+    let threads = match requested {
         _ if !receives => 1,
         Some(threads) => threads.clamp(1, 2),
         None if listed_cpus > 0 => listed_cpus.min(2),
@@ -34,7 +33,7 @@ pub(super) fn thread_count(
     };
     // If the kernel does not report the usable processors, pinning detects the error.
     let is_usable = |cpu: &u32| usable.is_empty() || usable.contains(cpu);
-    if let Some(cpu) = settings.cpus.iter().find(|cpu| !is_usable(cpu)) {
+    if let Some(cpu) = cpus.iter().find(|cpu| !is_usable(cpu)) {
         return rejection(
             format!("processor {cpu}"),
             "this process may not run there".to_owned(),
@@ -45,7 +44,7 @@ pub(super) fn thread_count(
         return Ok(threads);
     }
     rejection(
-        format!("--cpu {}", CpuList(settings.cpus.clone())),
+        format!("--cpu {}", CpuList(cpus.to_vec())),
         match (listed_cpus, threads) {
             (1, _) => format!("1 processor is listed for {threads} threads"),
             (_, 1) => format!("{listed_cpus} processors are listed for 1 thread"),
@@ -69,12 +68,7 @@ mod tests {
     #[test]
     fn a_processor_for_each_thread_that_there_is() {
         let thread_count_of = |threads, cpus: &[u32], receives| {
-            let settings = GeneratorSettings {
-                threads,
-                cpus: cpus.to_vec(),
-                ..GeneratorSettings::default()
-            };
-            super::thread_count(&settings, receives, &[0, 1, 2]).map_err(|error| {
+            thread_count(threads, cpus, receives, &[0, 1, 2]).map_err(|error| {
                 let problem = error.report();
                 format!(
                     "{}: {}: {}",

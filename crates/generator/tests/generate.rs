@@ -13,6 +13,7 @@ use linerate_lab::{Lab, Topology, privileged};
 use linerate_packet::pcap::CaptureWriter;
 use linerate_port::{AnyPort, PortError, PortUrl, RxQueue, TxQueue, memory_plan, open};
 use linerate_record::generate::{IntendedLoad, TemplatePlan};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::RunKind;
 use linerate_record::record::Record;
 use linerate_sys::frames::burst::Burst;
@@ -443,9 +444,9 @@ fn frames_that_do_not_fit_are_no_limit_of_the_generator() {
     );
     assert_eq!(ran.disturbance.ring_drops, 0);
     let caveats = record(("null:", Some("pcap:")), &settings, ran).validity;
-    let of = |name: &str| caveats.iter().find(|caveat| caveat.id == name);
-    assert!(of("tool-limit").is_none(), "{caveats:?}");
-    let reported = &of("unfit-frames").expect("they are told").reason;
+    let of = |id: CaveatId| caveats.iter().find(|caveat| caveat.id == id);
+    assert!(of(CaveatId::ToolLimit).is_none(), "{caveats:?}");
+    let reported = &of(CaveatId::UnfitFrames).expect("they are told").reason;
     assert!(
         reported.starts_with("2 frames that arrived at pcap"),
         "{reported}"

@@ -1,5 +1,6 @@
 //! NUMA placement of ports, frame memory and threads.
 
+use linerate_record::ids::CaveatId;
 use linerate_record::record::Caveat;
 
 use crate::snapshot::{self, NumaNodes};
@@ -50,7 +51,7 @@ impl NumaPlacement {
             .map(|(resource, node)| format!("{resource} on node {node}"))
             .collect();
         Some(Caveat::new(
-            "numa-nodes",
+            CaveatId::NumaNodes,
             format!(
                 "the run uses several NUMA nodes ({}), and frames cross between them: use one node with \
                  numactl --cpunodebind={first_node} --membind={first_node} linerate ..., and CPUs of that node",
@@ -90,7 +91,7 @@ mod tests {
                 placements: port.into_iter().chain(memory).collect(),
                 nodes: two_nodes(),
             };
-            placements.warning(cpus).map(|doubt| doubt.reason)
+            placements.warning(cpus).map(|caveat| caveat.reason)
         };
         for (port, memory, cpus, expected) in [
             (Some(0), Some(1), &[1][..], "the memory of frames on node 1"),

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use linerate_protocol::control::FlowTotal;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::third_party_record::AckedPayload;
 use linerate_sys::clock::Nanos;
 
@@ -102,7 +102,7 @@ impl AckWatch {
     ///
     /// # Errors
     /// If none arrives for too long, or the first bytes are of another protocol.
-    pub fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    pub fn poll(&mut self, now: Nanos) -> Result<(), SessionError> {
         if self.finished {
             return Ok(());
         }

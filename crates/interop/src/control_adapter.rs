@@ -11,7 +11,7 @@ use linerate_protocol::control::{EndResults, FlowTotal, Frame, SenderTotals};
 use linerate_record::facts::Role;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_session::coordinator::ControlChannel;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::third_party_record::local_results;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
@@ -59,14 +59,14 @@ const UDP_ONLY_PROTOCOLS: [&str; 6] = [
 ];
 
 /// Returns whether ICMP rejections end the run: nothing else shows that the port is closed. With
-/// `--remote-report` the count may be taken in front of that port.
+/// `--far-report` the count may be taken in front of that port.
 fn rejections_end_run(plan: &Plan) -> bool {
     let protocol = plan.peer_protocol.as_deref().unwrap_or_default();
     UDP_ONLY_PROTOCOLS.contains(&protocol) && plan.server_report_command.is_none()
 }
 
 /// Returns the error for datagrams to a closed port, reported by the remote kernel only.
-pub fn closed_port_error(remote: SocketAddr) -> MeasureError {
+pub fn closed_port_error(remote: SocketAddr) -> SessionError {
     protocol_error(
         remote,
         "no receiver on that port: start one, or name its port with -p",
@@ -110,7 +110,7 @@ impl<'a> ControlAdapter<'a> {
         shared: Vec<(Direction, Arc<FlowShared>)>,
         netstack: Option<&'a StackThread>,
         stop: &AtomicBool,
-    ) -> Result<Self, MeasureError> {
+    ) -> Result<Self, SessionError> {
         driver.start(clock::now(), stop)?;
         let now = clock::now();
         Ok(Self {
@@ -158,9 +158,9 @@ impl<'a> ControlAdapter<'a> {
     }
 
     /// Fails once nothing has moved for too long.
-    fn check_stall(&self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_stall(&self, now: Nanos) -> Result<(), SessionError> {
         if !self.local_ended && self.netstack.is_some_and(StackThread::is_unusable) {
-            return Err(MeasureError::PeerLost {
+            return Err(SessionError::PeerLost {
                 peer: self.peer,
                 reason: "the port delivers no more frames".to_owned(),
             });
@@ -217,7 +217,7 @@ impl<'a> ControlAdapter<'a> {
 
     /// Fails if the server was silent for the last part of the run and sent no end: it has gone or
     /// hangs, or the path from it is down.
-    fn check_silence(&self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_silence(&self, now: Nanos) -> Result<(), SessionError> {
         let sends_requests = self.plan.kind == RunKind::Latency;
         // A stream that ends has an explicit end; a stalled one does not.
         let lacks_end = match self.plan.protocol {
@@ -278,7 +278,7 @@ impl<'a> ControlAdapter<'a> {
     }
 
     /// Fails if a sending server stopped before its time, even if it closed in order.
-    fn check_early_end(&self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_early_end(&self, now: Nanos) -> Result<(), SessionError> {
         if self.early || !self.receives() {
             return Ok(());
         }
@@ -338,7 +338,7 @@ impl<'a> ControlAdapter<'a> {
 }
 
 impl ControlChannel for ControlAdapter<'_> {
-    fn receive(&mut self) -> Result<Option<Frame>, MeasureError> {
+    fn receive(&mut self) -> Result<Option<Frame>, SessionError> {
         let now = clock::now();
         if let Some(flows) = self.sent_totals.take() {
             self.progress.set((self.progress.get().0, now));
@@ -368,7 +368,7 @@ impl ControlChannel for ControlAdapter<'_> {
         Ok(None)
     }
 
-    fn send(&mut self, frame: Frame) -> Result<(), MeasureError> {
+    fn send(&mut self, frame: Frame) -> Result<(), SessionError> {
         let now = clock::now();
         match frame {
             // The frames of several flows come one after another: the next poll takes them all.
@@ -393,15 +393,15 @@ impl ControlChannel for ControlAdapter<'_> {
         self.driver.poll(now)
     }
 
-    fn send_heartbeat(&mut self) -> Result<(), MeasureError> {
+    fn send_heartbeat(&mut self) -> Result<(), SessionError> {
         Ok(())
     }
 
-    fn flush(&mut self) -> Result<(), MeasureError> {
+    fn flush(&mut self) -> Result<(), SessionError> {
         Ok(())
     }
 
-    fn wait(&self, other_fd: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
+    fn wait(&self, other_fd: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), SessionError> {
         let remaining = Duration::from_nanos(deadline.saturating_sub(clock::now()));
         let mut interests: Vec<_> = (self.driver.readable_fds().into_iter())
             .map(|fd| (fd, Readiness::Receive))
@@ -409,10 +409,10 @@ impl ControlChannel for ControlAdapter<'_> {
         interests.extend(other_fd.map(|fd| (fd, Readiness::Receive)));
         poll_any(&interests, remaining)
             .map(|_| ())
-            .map_err(|error| MeasureError::system("poll", error))
+            .map_err(|error| SessionError::system("poll", error))
     }
 
-    fn on_rejected_datagrams(&self, datagrams: u32) -> Result<(), MeasureError> {
+    fn on_rejected_datagrams(&self, datagrams: u32) -> Result<(), SessionError> {
         match datagrams < REJECTED_DATAGRAM_LIMIT
             || self.local_ended
             || !rejections_end_run(&self.plan)
@@ -458,7 +458,7 @@ mod tests {
             Vec::new()
         }
 
-        fn poll(&mut self, _: Nanos) -> Result<(), MeasureError> {
+        fn poll(&mut self, _: Nanos) -> Result<(), SessionError> {
             Ok(())
         }
 

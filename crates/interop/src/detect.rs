@@ -11,7 +11,7 @@ use linerate_protocol::iperf3::{BUSY, Iperf3State};
 use linerate_protocol::sockperf::SockperfHeader;
 use linerate_protocol::{control, nuttcp};
 use linerate_record::plan::{DEFAULT_PORT, Direction, Plan, RunKind, TransportProtocol};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_workload::probes;
 use linerate_workload::probes::IPERF2_UDP_PROBE_BYTES;
@@ -179,7 +179,7 @@ fn detect_udp_responder(
     remote: SocketAddr,
     sockets: &ProbeSockets,
     probed: &mut ProbedPorts,
-) -> Result<Option<DetectedProtocol>, MeasureError> {
+) -> Result<Option<DetectedProtocol>, SessionError> {
     for (port, _) in ports_to_probe(plan) {
         for probe in PROBES {
             let known_spec =
@@ -210,7 +210,7 @@ fn detect_udp_responder(
 fn detect_iperf2_udp(
     address: SocketAddr,
     sockets: &ProbeSockets,
-) -> Result<Option<&'static ClientProtocolSpec>, MeasureError> {
+) -> Result<Option<&'static ClientProtocolSpec>, SessionError> {
     let socket = sockets.open_udp(address)?;
     // Settings that legacy and current servers read.
     let settings = Iperf2Settings::legacy(address.port());
@@ -231,7 +231,7 @@ fn detect_iperf2_udp(
     let mut buffer = [0; 2048];
     while Instant::now() < until {
         if sockets.stop.load(Relaxed) {
-            return Err(MeasureError::Interrupted);
+            return Err(SessionError::Interrupted);
         }
         let now = clock::now();
         let wait = match machine.next_action(now) {
@@ -313,20 +313,20 @@ fn connect_if_open(
     address: SocketAddr,
     sockets: &ProbeSockets,
     was_open: bool,
-) -> Result<Option<Socket>, MeasureError> {
+) -> Result<Option<Socket>, SessionError> {
     let begin = Instant::now();
     loop {
         if sockets.stop.load(Relaxed) {
-            return Err(MeasureError::Interrupted);
+            return Err(SessionError::Interrupted);
         }
         match sockets.connect(address) {
             Ok(stream) => return Ok(Some(stream)),
-            Err(MeasureError::ConnectionRefused { .. })
+            Err(SessionError::ConnectionRefused { .. })
                 if !was_open || begin.elapsed() > RECOVERY_TIME =>
             {
                 return Ok(None);
             }
-            Err(MeasureError::ConnectionRefused { .. }) => std::thread::sleep(RETRY_INTERVAL),
+            Err(SessionError::ConnectionRefused { .. }) => std::thread::sleep(RETRY_INTERVAL),
             Err(error) => return Err(error),
         }
     }
@@ -340,7 +340,7 @@ pub fn detect(
     plan: &Plan,
     remote: SocketAddr,
     sockets: &ProbeSockets,
-) -> Result<DetectedProtocol, MeasureError> {
+) -> Result<DetectedProtocol, SessionError> {
     let mut accepted = false;
     let mut unfit = None;
     let mut probed = ProbedPorts::default();
@@ -350,7 +350,7 @@ pub fn detect(
     };
     let (mut tcp_blocked, udp) = (false, plan.protocol == TransportProtocol::Udp);
     let tolerate_timeout = |connected, tcp_blocked: &mut bool| match connected {
-        Err(MeasureError::NoReply { .. }) if udp => {
+        Err(SessionError::NoReply { .. }) if udp => {
             *tcp_blocked = true;
             Ok(None)
         }
@@ -502,7 +502,7 @@ mod tests {
     fn detect_over_kernel(
         plan: &Plan,
         remote: SocketAddr,
-    ) -> Result<DetectedProtocol, MeasureError> {
+    ) -> Result<DetectedProtocol, SessionError> {
         let sockets = ProbeSockets {
             local: &SourceBinding::default(),
             stack: None,

@@ -2,7 +2,7 @@
 
 use linerate_protocol::echo;
 use linerate_record::plan::{Plan, RunKind};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_workload::framing::Framing;
 use linerate_workload::probes::ECHO_PROBE;
 
@@ -24,7 +24,7 @@ fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
     round_trips::reject_plan(plan, true)
 }
 
-fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     // Shorter than a request may be, because it only probes for a responder.
     round_trips::open_flows(context, "echo", &Framing::Linerate, ECHO_PROBE, &|reply| {
         reply == ECHO_PROBE

@@ -11,7 +11,7 @@ use linerate_protocol::iperf2::{
     Iperf2Direction, Iperf2Settings, Iperf2TcpClient, TestAmount, bounceback,
 };
 use linerate_record::plan::{Direction, Plan, RunKind, SendCopy, TransportProtocol};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::third_party_record::AckedPayload;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
@@ -177,7 +177,7 @@ fn layout_name(legacy: bool) -> &'static str {
     }
 }
 
-fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     if context.plan.kind == RunKind::Latency {
         let framing = Framing::Bounceback {
             wall_ahead_ns: wall_ahead_ns(),
@@ -190,7 +190,7 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureEr
     }
 }
 
-fn open_legacy(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+fn open_legacy(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     match context.plan.protocol {
         TransportProtocol::Tcp => open_tcp(context, true),
         TransportProtocol::Udp => open_udp(context, true),
@@ -211,15 +211,15 @@ struct Iperf2TcpDriver {
     end_ns: Option<Nanos>,
 }
 
-fn duplicate_socket(socket: &FlowSocket) -> Result<FlowSocket, MeasureError> {
+fn duplicate_socket(socket: &FlowSocket) -> Result<FlowSocket, SessionError> {
     let copy = socket.duplicate();
-    copy.map_err(|error| MeasureError::system("a flow's socket", error))
+    copy.map_err(|error| SessionError::system("a flow's socket", error))
 }
 
 fn open_tcp(
     context: &SetupContext<'_>,
     legacy: bool,
-) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+) -> Result<Box<dyn ClientProtocol>, SessionError> {
     let settings = settings(context.plan, legacy);
     let directions = settings.direction;
     let machine = Iperf2TcpClient::new(settings).map_err(|error| context.protocol_error(error))?;
@@ -292,12 +292,12 @@ impl ClientProtocol for Iperf2TcpDriver {
         std::mem::take(&mut self.new_flows)
     }
 
-    fn start(&mut self, now: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
+    fn start(&mut self, now: Nanos, _: &AtomicBool) -> Result<(), SessionError> {
         self.end_ns = self.duration_ns.map(|time| now.saturating_add(time));
         Ok(())
     }
 
-    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, now: Nanos) -> Result<(), SessionError> {
         self.acks.poll(now)
     }
 

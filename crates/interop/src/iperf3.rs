@@ -16,7 +16,7 @@ use linerate_protocol::iperf3::{
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::plan;
 use linerate_record::plan::{Direction, Plan, RunKind, SendCopy};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::{Readiness, poll_any};
@@ -158,8 +158,8 @@ struct Iperf3Driver {
     running: bool,
 }
 
-fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
-    let system = |error| MeasureError::system("control connection", error);
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
+    let system = |error| SessionError::system("control connection", error);
     let stream = context.connect_control()?;
     let mut random = [0; 36];
     random.fill_with(|| fastrand::u8(..));
@@ -207,13 +207,13 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureEr
 
 impl Iperf3Driver {
     /// Checks for Ctrl-C while flows are opened, and terminates the test on it.
-    fn check_stop(&mut self, stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn check_stop(&mut self, stop: &AtomicBool) -> Result<(), SessionError> {
         if !stop.load(Relaxed) {
             return Ok(());
         }
         self.machine.terminate();
         let _ = self.flush_control();
-        Err(MeasureError::Interrupted)
+        Err(SessionError::Interrupted)
     }
 
     /// Opens and announces a flow.
@@ -222,10 +222,10 @@ impl Iperf3Driver {
         context: &SetupContext<'_>,
         number: u32,
         flow: Iperf3Flow,
-    ) -> Result<ConnectedFlow, MeasureError> {
+    ) -> Result<ConnectedFlow, SessionError> {
         let direction = flow.direction_at_client();
         let socket = context.connect_flow(number, direction, context.remote.port())?;
-        let broken = |error| MeasureError::system("opening an iperf3 flow", error);
+        let broken = |error| SessionError::system("opening an iperf3 flow", error);
         let is_last = number as usize == self.params.flows().len();
         if is_last {
             self.last_flow = Some(socket.duplicate().map_err(broken)?);
@@ -250,7 +250,7 @@ impl Iperf3Driver {
     }
 
     /// Sends the cookie, or the UDP hello, of a flow.
-    fn announce(&mut self, socket: &FlowSocket, stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn announce(&mut self, socket: &FlowSocket, stop: &AtomicBool) -> Result<(), SessionError> {
         let peer = self.peer;
         let failed = |error| super::setup_context::connect_error(peer, error);
         if self.params.protocol != Iperf3Transport::Udp {
@@ -275,19 +275,19 @@ impl Iperf3Driver {
                 return Ok(());
             }
         }
-        Err(MeasureError::UdpBlocked { address: self.peer })
+        Err(SessionError::UdpBlocked { address: self.peer })
     }
 
-    fn wait_control(&self, milliseconds: u64) -> Result<(), MeasureError> {
+    fn wait_control(&self, milliseconds: u64) -> Result<(), SessionError> {
         let interests: Vec<_> = (self.control.readable_fds().into_iter())
             .map(|fd| (fd, Readiness::Receive))
             .collect();
         poll_any(&interests, Duration::from_millis(milliseconds))
             .map(|_| ())
-            .map_err(|error| MeasureError::system("poll", error))
+            .map_err(|error| SessionError::system("poll", error))
     }
 
-    fn flush_control(&mut self) -> Result<(), MeasureError> {
+    fn flush_control(&mut self) -> Result<(), SessionError> {
         while !self.machine.outgoing().is_empty() {
             match self.control.write(self.machine.outgoing()) {
                 Ok(0) => break,
@@ -300,7 +300,7 @@ impl Iperf3Driver {
     }
 
     /// Receives and sends control messages; returns true when flows are to be opened.
-    fn poll_control(&mut self, now: Nanos) -> Result<bool, MeasureError> {
+    fn poll_control(&mut self, now: Nanos) -> Result<bool, SessionError> {
         if self.done {
             return Ok(false);
         }
@@ -381,7 +381,7 @@ impl ClientProtocol for Iperf3Driver {
         std::mem::take(&mut self.new_flows)
     }
 
-    fn start(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn start(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), SessionError> {
         if let Some(last) = self.last_flow.take() {
             self.announce(&last, stop)?;
         }
@@ -396,7 +396,7 @@ impl ClientProtocol for Iperf3Driver {
         Ok(())
     }
 
-    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, now: Nanos) -> Result<(), SessionError> {
         self.finish_when_arrived(now)?;
         self.poll_control(now).map(|_| ())
     }

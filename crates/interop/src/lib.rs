@@ -1,26 +1,30 @@
 //! Clients for other tools' servers.
 //!
-//! A protocol is one file and one line in [`CLIENT_PROTOCOLS`]. It opens the flows, runs the control
-//! channel, and returns the server's report at the end. Payload moves on the same threads as in our
-//! own tests.
+//! Start at [`run_client`]. A protocol is one file and one line in [`CLIENT_PROTOCOLS`]: it opens
+//! the flows, runs the control channel, and returns the server's report at the end.
+//!
+//! Payload moves on the same threads as in our own tests. The bytes of a protocol are encoded and
+//! decoded in `linerate_protocol`, never here.
 #![forbid(unsafe_code)]
+
+mod run;
+mod setup_context;
+
+mod echo;
+mod iperf2;
+mod iperf3;
+mod nuttcp;
+mod plain;
+mod sockperf;
 
 mod ack_watch;
 mod control_adapter;
 mod control_socket;
 mod detect;
-mod echo;
 mod flow_socket;
-mod iperf2;
-mod iperf3;
-mod nuttcp;
-mod plain;
 mod probe_sockets;
 mod report_command;
 mod round_trips;
-mod run;
-mod setup_context;
-mod sockperf;
 mod ttcp_receiver;
 
 use std::collections::BTreeMap;
@@ -31,7 +35,7 @@ use std::sync::atomic::AtomicBool;
 use linerate_protocol::control::{EndResults, FlowTotal};
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::plan::{Direction, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol};
-use linerate_session::error::{MeasureError, split_situation};
+use linerate_session::error::{SessionError, split_situation};
 use linerate_session::third_party_record::AckedPayload;
 use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
@@ -58,7 +62,7 @@ pub struct ClientProtocolSpec {
     /// Checks a plan for options that the protocol cannot carry.
     reject: fn(&Plan) -> Option<PlanRejection>,
     /// Starts a test.
-    open: fn(&SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError>,
+    open: fn(&SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError>,
 }
 
 /// Protocols that the client supports, in the order of the help text.
@@ -91,9 +95,9 @@ pub struct PlanRejection {
 
 impl PlanRejection {
     /// Converts the rejection into the error of a run with that protocol.
-    fn to_error(&self, protocol: &str) -> MeasureError {
+    fn to_error(&self, protocol: &str) -> SessionError {
         let (reason, next_step) = split_situation(&self.reason);
-        MeasureError::Unsupported {
+        SessionError::Unsupported {
             option: match self.option.as_str() {
                 "" => format!("--peer {protocol}"),
                 option => format!("{option} with --peer {protocol}"),
@@ -124,12 +128,12 @@ trait ClientProtocol {
     fn flows(&mut self) -> Vec<ConnectedFlow>;
 
     /// Starts the test: payload moves as soon as this returns, which is soon once `stop` is set.
-    fn start(&mut self, _now: Nanos, _stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn start(&mut self, _now: Nanos, _stop: &AtomicBool) -> Result<(), SessionError> {
         Ok(())
     }
 
     /// Processes received control messages and expired timers.
-    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError>;
+    fn poll(&mut self, now: Nanos) -> Result<(), SessionError>;
 
     /// Notes that this end has sent all its payload.
     fn payload_sent(&mut self, _now: Nanos, _flows: &[FlowTotal]) {}
@@ -197,7 +201,7 @@ fn first_rejection(rows: &[(bool, &str, &str)]) -> Option<PlanRejection> {
 /// # Errors
 /// The option that it cannot carry, with the reason. A protocol that the client does not support is
 /// no error here.
-pub fn check_plan(plan: &Plan) -> Result<(), MeasureError> {
+pub fn check_plan(plan: &Plan) -> Result<(), SessionError> {
     let spec = plan.peer_protocol.as_deref().and_then(client_protocol);
     let refused = spec.and_then(|spec| Some((spec.name, reject_plan(spec, plan)?)));
     refused.map_or(Ok(()), |(name, rejection)| Err(rejection.to_error(name)))

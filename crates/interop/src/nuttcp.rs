@@ -17,7 +17,7 @@ use linerate_protocol::nuttcp::{
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_protocol::sniff::TransportKind;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::{Readiness, poll_any};
@@ -133,8 +133,8 @@ struct NuttcpDriver {
     aborted: bool,
 }
 
-fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
-    let system = |error| MeasureError::system("nuttcp's data", error);
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
+    let system = |error| SessionError::system("nuttcp's data", error);
     let stream = context.connect_control()?;
     let receives = context.plan.has_direction(Direction::Receive);
     let tcp = context.plan.protocol == TransportProtocol::Tcp;
@@ -166,7 +166,7 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureEr
     let until = clock::now() + SETUP_TIMEOUT_NS;
     while !driver.running {
         if context.stop.load(Relaxed) {
-            return Err(MeasureError::Interrupted);
+            return Err(SessionError::Interrupted);
         }
         if clock::now() >= until {
             return Err(context.no_protocol_reply("nuttcp"));
@@ -203,7 +203,7 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureEr
 
 impl NuttcpDriver {
     /// Receives and sends control messages.
-    fn poll_control(&mut self) -> Result<(), MeasureError> {
+    fn poll_control(&mut self) -> Result<(), SessionError> {
         if self.finished {
             return Ok(());
         }
@@ -246,7 +246,7 @@ impl NuttcpDriver {
     }
 
     /// Returns an error if the server has closed without figures, or before all payload was sent.
-    fn check_end(&self) -> Result<(), MeasureError> {
+    fn check_end(&self) -> Result<(), SessionError> {
         let report = self.machine.report();
         if !self.machine.remote_report().flows.is_empty() {
             // Datagrams have an end marker: until then there is more.
@@ -272,7 +272,7 @@ impl NuttcpDriver {
     }
 
     /// Returns the error for a server that ended the test, with the reason.
-    fn server_ended_error(&self, reason: &str) -> MeasureError {
+    fn server_ended_error(&self, reason: &str) -> SessionError {
         let next_step = match self.receives() {
             true => "see its messages, and whether it can connect to this host".to_owned(),
             false => {
@@ -298,7 +298,7 @@ impl NuttcpDriver {
         &mut self,
         request: &TestRequest,
         socket: &FlowSocket,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), SessionError> {
         let mut sender = NuttcpUdpSender::new(request);
         loop {
             match sender.next_action(clock::now()) {
@@ -323,7 +323,7 @@ impl NuttcpDriver {
 
     /// Waits for the start of datagrams: the BOD1 marker, or the first of them if the marker was
     /// lost.
-    fn wait_for_start(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn wait_for_start(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), SessionError> {
         let Some(socket) = &self.socket else {
             return Ok(());
         };
@@ -381,7 +381,7 @@ impl ClientProtocol for NuttcpDriver {
         std::mem::take(&mut self.new_flows)
     }
 
-    fn start(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), MeasureError> {
+    fn start(&mut self, now: Nanos, stop: &AtomicBool) -> Result<(), SessionError> {
         self.started = true;
         if self.receives() && self.datagrams {
             // Once stopped, the run ends as soon as it has begun.
@@ -390,7 +390,7 @@ impl ClientProtocol for NuttcpDriver {
         Ok(())
     }
 
-    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, now: Nanos) -> Result<(), SessionError> {
         self.send_end_marker(now);
         self.poll_control()?;
         if self.report_deadline_ns.is_some_and(|until| now >= until) && !self.finished {

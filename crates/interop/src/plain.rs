@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use linerate_protocol::control::FlowTotal;
 use linerate_protocol::{chargen, discard, ttcp};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::third_party_record::AckedPayload;
 use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
@@ -122,15 +122,15 @@ struct PlainDriver {
     end_marked: bool,
 }
 
-fn open_ttcp(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+fn open_ttcp(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     open(context, "ttcp", Framing::Ttcp, true)
 }
 
-fn open_discard(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+fn open_discard(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     open(context, "discard", Framing::NoHeader, false)
 }
 
-fn open_chargen(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+fn open_chargen(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     open(context, "chargen", Framing::NoHeader, false)
 }
 
@@ -139,7 +139,7 @@ fn open(
     name: &'static str,
     framing: Framing,
     has_markers: bool,
-) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+) -> Result<Box<dyn ClientProtocol>, SessionError> {
     let tcp = context.plan.protocol == TransportProtocol::Tcp;
     let direction = context.plan.directions[0];
     let sends = direction == Direction::Send;
@@ -150,7 +150,7 @@ fn open(
         let socket = context.connect_flow(id, direction, context.remote.port())?;
         let copy = || {
             let copy = socket.duplicate();
-            copy.map_err(|error| MeasureError::system("a flow's socket", error))
+            copy.map_err(|error| SessionError::system("a flow's socket", error))
         };
         sockets.push(copy()?);
         if tcp && sends {
@@ -201,12 +201,12 @@ impl ClientProtocol for PlainDriver {
         std::mem::take(&mut self.new_flows)
     }
 
-    fn start(&mut self, _: Nanos, _: &AtomicBool) -> Result<(), MeasureError> {
+    fn start(&mut self, _: Nanos, _: &AtomicBool) -> Result<(), SessionError> {
         self.send_markers(1);
         Ok(())
     }
 
-    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, now: Nanos) -> Result<(), SessionError> {
         if self.tcp && self.sends {
             self.acks.poll(now)?;
         }

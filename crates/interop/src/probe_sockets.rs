@@ -8,15 +8,14 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use linerate_session::client_stack;
 use linerate_session::dial::{SourceBinding, connect};
-use linerate_session::error::MeasureError;
-use linerate_session::local_stack;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_transport::stack_thread::StackHandle;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::flow_socket::FlowSocket;
-
 /// Interval at which a wait checks for Ctrl-C.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -40,14 +39,14 @@ impl<'a> ProbeSockets<'a> {
     /// the stack carries.
     ///
     /// # Errors
-    /// Error of the connect; [`MeasureError::Refused`] if no program listens.
-    pub fn connect(&self, address: SocketAddr) -> Result<Socket, MeasureError> {
+    /// Error of the connect; [`SessionError::Refused`] if no program listens.
+    pub fn connect(&self, address: SocketAddr) -> Result<Socket, SessionError> {
         let Some(stack) = self.stack else {
             return connect(address, self.local, self.stop).map(Socket::from);
         };
         let (pair, _) = stack
             .connect(address, &|| self.stop.load(Relaxed))
-            .map_err(|error| local_stack::connect_error(address, error))?;
+            .map_err(|error| client_stack::connect_error(address, error))?;
         Ok(OwnedFd::from(pair).into())
     }
 
@@ -55,8 +54,8 @@ impl<'a> ProbeSockets<'a> {
     ///
     /// # Errors
     /// Error of the socket.
-    pub fn open_udp(&self, address: SocketAddr) -> Result<ProbeSocket<'a>, MeasureError> {
-        let system = |error| MeasureError::system("a UDP socket", error);
+    pub fn open_udp(&self, address: SocketAddr) -> Result<ProbeSocket<'a>, SessionError> {
+        let system = |error| SessionError::system("a UDP socket", error);
         let socket = match self.stack {
             None => {
                 let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None);

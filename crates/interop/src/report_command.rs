@@ -15,7 +15,7 @@ use linerate_protocol::remote_report::{RemoteFigures, RemoteFlow, RemoteReport};
 use linerate_record::event::ErrorReport;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::MAX_SERVER_TEXT_BYTES;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use regex_lite::Regex;
 use rustix::process::{Pid, Signal};
 
@@ -161,11 +161,11 @@ impl SentTotals {
 ///
 /// # Errors
 /// If the plan has nothing that a command could count, or the expression is invalid.
-pub fn from_plan(plan: &Plan) -> Result<Option<ReportCommand>, MeasureError> {
+pub fn from_plan(plan: &Plan) -> Result<Option<ReportCommand>, SessionError> {
     let Some(text) = &plan.server_report_command else {
         return Ok(None);
     };
-    let reject = |reason: String| MeasureError::Unsupported {
+    let reject = |reason: String| SessionError::Unsupported {
         option: format!("--far-report {text}"),
         why: reason,
         next_step: "write CMD, or CMD,REGEX with (?P<bytes>\\d+) or (?P<packets>\\d+) in it"

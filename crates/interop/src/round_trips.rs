@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use linerate_record::plan::{Direction, Plan, TransportProtocol};
 use linerate_record::round_trip::SocketMode;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
@@ -60,7 +60,7 @@ pub fn open_flows(
     framing: &Framing,
     first: &[u8],
     is_reply: &dyn Fn(&[u8]) -> bool,
-) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+) -> Result<Box<dyn ClientProtocol>, SessionError> {
     let mut new_flows = Vec::new();
     for id in 1..=context.plan.streams {
         let socket = context.connect_flow(id, Direction::Send, context.remote.port())?;
@@ -83,7 +83,7 @@ fn probe_responder(
     socket: &FlowSocket,
     request: &[u8],
     is_reply: &dyn Fn(&[u8]) -> bool,
-) -> Result<(), MeasureError> {
+) -> Result<(), SessionError> {
     let remote: SocketAddr = context.remote;
     let mut buffer = vec![0; 1 << 16];
     for _ in 0..PROBE_ATTEMPTS {
@@ -108,7 +108,7 @@ impl ClientProtocol for RequestDriver {
         std::mem::take(&mut self.new_flows)
     }
 
-    fn poll(&mut self, _: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, _: Nanos) -> Result<(), SessionError> {
         Ok(())
     }
 

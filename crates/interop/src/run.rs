@@ -11,20 +11,21 @@ use jiff::Timestamp;
 use linerate_protocol::control::FlowToken;
 use linerate_record::event::EventKind;
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, Record};
 use linerate_session::client::Client;
+use linerate_session::client_stack::ClientStack;
 use linerate_session::coordinator::Coordinator;
 use linerate_session::cpu_load::CpuLoad;
 use linerate_session::dial::{AddressFamily, SourceBinding};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::flow_memory::FlowMemory;
-use linerate_session::local_stack::LocalStack;
 use linerate_session::loss::{LabNetwork, PathCounters, read_local_counters};
 use linerate_session::setup::{AgreedFlow, ReadyWorkers};
 use linerate_session::third_party_record::InteropTest;
 use linerate_session::thread_plan::usable_cpus;
-use linerate_session::{descriptor_limit, pace, setup};
+use linerate_session::{descriptor_limit, kernel_pacing, setup};
 use linerate_sys::fd_table;
 use linerate_transport::flow_options::FlowRole;
 use linerate_transport::stack_thread::StackThread;
@@ -36,7 +37,6 @@ use super::{
     AUTO, ClientProtocolSpec, client_protocol, control_adapter, detect, reject_plan,
     report_command, ttcp_receiver,
 };
-
 /// Pause between attempts with `--retry`.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -52,7 +52,7 @@ pub fn run_client(
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<(Record, Option<MeasureError>), MeasureError> {
+) -> Result<(Record, Option<SessionError>), SessionError> {
     if client.plan.peer_protocol.is_none() {
         return client.run_in_network(network, stop, emit);
     }
@@ -75,10 +75,10 @@ fn run(
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
+) -> Result<Option<(Record, Option<SessionError>)>, SessionError> {
     fd_table::raise_open_file_limit();
     let local = SourceBinding::parse(client.plan.bind.as_deref())?;
-    let local_stack = LocalStack::start(&client.plan)?;
+    let local_stack = ClientStack::start(&client.plan)?;
     let started = Instant::now();
     loop {
         let result = run_attempt(client, &local_stack, &local, network, stop, emit);
@@ -86,10 +86,10 @@ fn run(
             Err(error) if error.may_pass() && started.elapsed() < client.retry_timeout => {
                 std::thread::sleep(RETRY_INTERVAL);
                 if stop.load(Relaxed) {
-                    return Err(MeasureError::Interrupted);
+                    return Err(SessionError::Interrupted);
                 }
             }
-            Err(MeasureError::ConnectionRefused { address }) => {
+            Err(SessionError::ConnectionRefused { address }) => {
                 return Err(connection_refused(client, address));
             }
             outcome => {
@@ -101,7 +101,7 @@ fn run(
 }
 
 /// Returns the error for a closed port, with the server to start.
-fn connection_refused(client: &Client, address: SocketAddr) -> MeasureError {
+fn connection_refused(client: &Client, address: SocketAddr) -> SessionError {
     let protocol = client.plan.peer_protocol.as_deref().unwrap_or(AUTO);
     protocol_error(
         address,
@@ -115,10 +115,10 @@ fn connection_refused(client: &Client, address: SocketAddr) -> MeasureError {
 /// Returns the client of the plan's protocol, and the remote address with its port.
 fn resolve_server(
     client: &Client,
-    local_stack: &LocalStack,
+    local_stack: &ClientStack,
     local: &SourceBinding,
     stop: &AtomicBool,
-) -> Result<Option<(&'static ClientProtocolSpec, SocketAddr)>, MeasureError> {
+) -> Result<Option<(&'static ClientProtocolSpec, SocketAddr)>, SessionError> {
     if ttcp_receiver::waits_for_sender(&client.plan) {
         let ipv6 =
             client.family == AddressFamily::V6 || local.address.is_some_and(|ip| ip.is_ipv6());
@@ -143,7 +143,7 @@ fn resolve_server(
             }
         }
     } else {
-        client_protocol(name).ok_or_else(|| MeasureError::Unsupported {
+        client_protocol(name).ok_or_else(|| SessionError::Unsupported {
             option: format!("--peer {name}"),
             why: "no such protocol".to_owned(),
             next_step: "see `linerate throughput --help` for the list".to_owned(),
@@ -155,12 +155,12 @@ fn resolve_server(
 /// Runs one attempt, from the connection to the record.
 fn run_attempt(
     client: &Client,
-    local_stack: &LocalStack,
+    local_stack: &ClientStack,
     local: &SourceBinding,
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<Option<(Record, Option<MeasureError>)>, MeasureError> {
+) -> Result<Option<(Record, Option<SessionError>)>, SessionError> {
     let Some((spec, remote)) = resolve_server(client, local_stack, local, stop)? else {
         return Ok(None);
     };
@@ -171,7 +171,7 @@ fn run_attempt(
         return Err(rejection.to_error(spec.name));
     }
     if client.key.is_some() {
-        return Err(MeasureError::Unsupported {
+        return Err(SessionError::Unsupported {
             option: format!("--key with --peer {}", spec.name),
             why: "other programs have no proof of a shared key".to_owned(),
             next_step: "leave it out".to_owned(),
@@ -194,7 +194,7 @@ fn run_attempt(
     };
     let _hold = setup::hold_idle_states(&plan)?;
     let _memory = setup::lock_memory(&plan)?;
-    let disciplines = pace::qdiscs(&host);
+    let disciplines = kernel_pacing::qdiscs(&host);
     let memory = FlowMemory::before_flows();
     let context = SetupContext {
         plan: &plan,
@@ -244,7 +244,7 @@ fn run_attempt(
         flows,
         &mut || {
             if stop.load(Relaxed) {
-                return Err(MeasureError::Interrupted);
+                return Err(SessionError::Interrupted);
             }
             driver.poll(linerate_sys::clock::now())
         },
@@ -292,7 +292,7 @@ fn run_attempt(
         stop,
     )?;
     let _cpu_load = CpuLoad::start(plan.round_trip.load_threads.client)
-        .map_err(|error| MeasureError::system("new thread", error))?;
+        .map_err(|error| SessionError::system("new thread", error))?;
     let started = Timestamp::now();
     let mut results = Coordinator {
         role: Role::Client,
@@ -306,7 +306,7 @@ fn run_attempt(
         worker_ended: done,
         stop_requested: stop,
         emit,
-        doubts: caveats,
+        caveats: caveats,
         measures_steal: true,
         timestamp_warnings: Vec::new(),
         local_counters: counters,
@@ -315,7 +315,7 @@ fn run_attempt(
     .run();
     if control.has_stopped() {
         let caveats = &mut results.local.caveats;
-        caveats.retain(|caveat| caveat.id != "stream-broken");
+        caveats.retain(|caveat| caveat.id != CaveatId::StreamBroken);
     }
     let broken = broken_flow_error(remote, &results.local.caveats).filter(|_| !results.interrupted);
     let broken = broken.or_else(|| {
@@ -334,7 +334,7 @@ fn run_attempt(
     test.failure = results.failure.or(broken);
     if let Some(remote_message) = driver.remote_error().filter(|_| test.failure.is_none()) {
         test.local_results.caveats.push(Caveat::new(
-            "far-error",
+            CaveatId::RemoteError,
             format!(
                 "the server reported a failure ({remote_message}); its figures, and those of this \
                  end, are what was moved all the same"
@@ -355,13 +355,14 @@ fn run_attempt(
         });
         match fetched {
             Ok(warning) => {
-                let warning = warning.map(|warning| Caveat::new("far-report-odd", warning));
+                let warning =
+                    warning.map(|warning| Caveat::new(CaveatId::RemoteReportInconsistent, warning));
                 test.local_results.caveats.extend(warning);
             }
             Err(cause) => {
-                let caveat = Caveat::new("far-report-failed", cause.to_string());
+                let caveat = Caveat::new(CaveatId::RemoteReportFailed, cause.to_string());
                 test.local_results.caveats.push(caveat);
-                report_failure = Some(MeasureError::ReportCommand(cause.report()));
+                report_failure = Some(SessionError::ReportCommand(cause.report()));
             }
         }
     }
@@ -389,7 +390,7 @@ fn no_response_error(
     remote: SocketAddr,
     plan: &Plan,
     results: &linerate_protocol::control::EndResults,
-) -> Option<MeasureError> {
+) -> Option<SessionError> {
     let mut flows = results.streams.iter();
     let none = flows.all(|flow| flow.stream.summary.round_trips.unwrap_or(0) == 0);
     (plan.kind == RunKind::Latency && none).then(|| {
@@ -404,7 +405,7 @@ fn no_response_error(
 fn rejected_datagrams_error(
     remote: SocketAddr,
     results: &linerate_protocol::control::EndResults,
-) -> Option<MeasureError> {
+) -> Option<SessionError> {
     let senders = results
         .streams
         .iter()
@@ -414,8 +415,10 @@ fn rejected_datagrams_error(
 }
 
 /// Returns the error for a broken flow: the server rejected it or has gone.
-fn broken_flow_error(remote: SocketAddr, caveats: &[Caveat]) -> Option<MeasureError> {
-    let broken = caveats.iter().find(|caveat| caveat.id == "stream-broken")?;
+fn broken_flow_error(remote: SocketAddr, caveats: &[Caveat]) -> Option<SessionError> {
+    let broken = caveats
+        .iter()
+        .find(|caveat| caveat.id == CaveatId::StreamBroken)?;
     let text = &broken.reason;
     Some(protocol_error(
         remote,

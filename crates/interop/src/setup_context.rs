@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use linerate_record::plan::{Direction, Plan};
 use linerate_session::dial::{SourceBinding, connect};
-use linerate_session::error::{MeasureError, split_situation};
-use linerate_session::{local_stack, pace, setup};
+use linerate_session::error::{SessionError, split_situation};
+use linerate_session::flow_handle::flow_role;
+use linerate_session::{client_stack, kernel_pacing};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::FlowOptions;
@@ -19,8 +20,7 @@ use linerate_transport::stack_thread::StackHandle;
 use rustix::io::Errno;
 use socket2::Socket;
 
-use super::flow_socket::FlowSocket;
-
+use crate::flow_socket::FlowSocket;
 /// Timeout of a step of the setup.
 pub const SETUP_TIMEOUT_NS: Nanos = 5_000_000_000;
 
@@ -46,26 +46,26 @@ pub struct SetupContext<'a> {
 impl SetupContext<'_> {
     /// Opens the control connection; on the user-space stack, the local end of a pair whose bytes
     /// the stack carries.
-    pub fn connect_control(&self) -> Result<Socket, MeasureError> {
+    pub fn connect_control(&self) -> Result<Socket, SessionError> {
         let Some(stack) = self.stack else {
             let stream = connect(self.remote, self.local, self.stop)?;
             let set = stream.set_nodelay(true);
-            set.map_err(|error| MeasureError::system("control connection", error))?;
+            set.map_err(|error| SessionError::system("control connection", error))?;
             return Ok(stream.into());
         };
         let remote = self.remote;
         let (pair, _) = (stack.connect(remote, &|| self.stop.load(Relaxed)))
-            .map_err(|error| local_stack::connect_error(remote, error))?;
+            .map_err(|error| client_stack::connect_error(remote, error))?;
         Ok(OwnedFd::from(pair).into())
     }
 
     /// Returns the socket options of a flow.
     pub fn flow_options(&self, direction: Direction) -> FlowOptions {
-        let role = setup::flow_role(linerate_record::facts::Role::Client, direction);
+        let role = flow_role(linerate_record::facts::Role::Client, direction);
         let mut options = linerate_transport::flow_options::flow_options(self.plan, role);
         if role == FlowRole::Sender {
             let remote = self.remote.ip();
-            pace::apply_pacing(&mut options, self.plan, role, self.disciplines, remote);
+            kernel_pacing::apply_pacing(&mut options, self.plan, role, self.disciplines, remote);
         }
         options.interface.clone_from(&self.local.interface);
         options.force_buffers = self.plan.forced_buffers.client;
@@ -78,9 +78,9 @@ impl SetupContext<'_> {
         id: u32,
         direction: Direction,
         port: u16,
-    ) -> Result<FlowSocket, MeasureError> {
+    ) -> Result<FlowSocket, SessionError> {
         if self.stop.load(Relaxed) {
-            return Err(MeasureError::Interrupted);
+            return Err(SessionError::Interrupted);
         }
         let mut remote = self.remote;
         remote.set_port(port);
@@ -117,10 +117,10 @@ impl SetupContext<'_> {
         &self,
         socket: &FlowSocket,
         until_ns: Nanos,
-    ) -> Result<bool, MeasureError> {
+    ) -> Result<bool, SessionError> {
         loop {
             if self.stop.load(Relaxed) {
-                return Err(MeasureError::Interrupted);
+                return Err(SessionError::Interrupted);
             }
             let now = clock::now();
             let remaining =
@@ -135,7 +135,7 @@ impl SetupContext<'_> {
     }
 
     /// Returns the error for a server that accepts connections without a reply of the protocol.
-    pub fn no_protocol_reply(&self, protocol: &str) -> MeasureError {
+    pub fn no_protocol_reply(&self, protocol: &str) -> SessionError {
         self.protocol_error(format!(
             "accepts the connection and does not answer as a {protocol} server does: --peer auto detects \
              its protocol; if it is a {protocol} server, it may be busy with another client"
@@ -143,25 +143,25 @@ impl SetupContext<'_> {
     }
 
     /// Returns the error for a port without a reply in a time.
-    pub fn udp_timeout(&self, waited_ns: Nanos) -> MeasureError {
-        MeasureError::NoDatagram {
+    pub fn udp_timeout(&self, waited_ns: Nanos) -> SessionError {
+        SessionError::NoDatagram {
             address: self.remote,
             timeout: Duration::from_nanos(waited_ns),
         }
     }
 
     /// Returns the error for invalid behaviour of the server.
-    pub fn protocol_error(&self, error: impl std::fmt::Display) -> MeasureError {
+    pub fn protocol_error(&self, error: impl std::fmt::Display) -> SessionError {
         protocol_error(self.remote, error)
     }
 }
 
 /// Converts an error of a protocol; the next step follows a colon in its text.
-pub fn protocol_error(peer: SocketAddr, error: impl std::fmt::Display) -> MeasureError {
+pub fn protocol_error(peer: SocketAddr, error: impl std::fmt::Display) -> SessionError {
     let text = error.to_string();
     let (situation, next_step) = split_situation(&text);
     let default_next_step = "see the server's own messages, and whether it speaks this protocol";
-    MeasureError::PeerFailed {
+    SessionError::PeerFailed {
         peer,
         situation: situation.to_owned(),
         next_step: next_step.unwrap_or(default_next_step).to_owned(),
@@ -169,10 +169,10 @@ pub fn protocol_error(peer: SocketAddr, error: impl std::fmt::Display) -> Measur
 }
 
 /// Converts the error of opening a socket.
-pub fn connect_error(address: SocketAddr, error: io::Error) -> MeasureError {
+pub fn connect_error(address: SocketAddr, error: io::Error) -> SessionError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::CONNREFUSED) => MeasureError::ConnectionRefused { address },
-        Some(Errno::NETUNREACH | Errno::HOSTUNREACH) => MeasureError::NoRoute {
+        Some(Errno::CONNREFUSED) => SessionError::ConnectionRefused { address },
+        Some(Errno::NETUNREACH | Errno::HOSTUNREACH) => SessionError::NoRoute {
             address,
             source: error,
         },
@@ -185,14 +185,14 @@ pub fn connect_error(address: SocketAddr, error: io::Error) -> MeasureError {
             io::ErrorKind::ConnectionRefused
             | io::ErrorKind::TimedOut
             | io::ErrorKind::Interrupted
-            | io::ErrorKind::NetworkUnreachable => local_stack::connect_error(address, error),
-            _ => MeasureError::system("opening a flow", error),
+            | io::ErrorKind::NetworkUnreachable => client_stack::connect_error(address, error),
+            _ => SessionError::system("opening a flow", error),
         },
     }
 }
 
-fn local_address_error(source: io::Error) -> MeasureError {
-    MeasureError::LocalAddress {
+fn local_address_error(source: io::Error) -> SessionError {
+    SessionError::LocalAddress {
         address: "the local address or port of a flow".to_owned(),
         source,
     }

@@ -2,7 +2,7 @@
 
 use linerate_protocol::sockperf::{HEADER_BYTES, MESSAGE_LIMIT_BYTES, PORT, SockperfHeader};
 use linerate_record::plan::{Plan, RunKind};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_workload::framing::Framing;
 
 use super::setup_context::SetupContext;
@@ -29,7 +29,7 @@ fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
     .or_else(|| round_trips::reject_plan(plan, false))
 }
 
-fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     let request = SockperfHeader::request(1, HEADER_BYTES as u32);
     let is_reply = |reply: &[u8]| SockperfHeader::read(reply) == Some(request.to_reply());
     let first = request.to_bytes();

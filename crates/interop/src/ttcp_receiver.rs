@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
 
@@ -49,13 +49,13 @@ struct TtcpReceiverDriver {
     sender: Option<SocketAddr>,
 }
 
-fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     let tcp = context.plan.protocol == TransportProtocol::Tcp;
-    let system_error = |error| MeasureError::system("waiting for a sender", error);
+    let system_error = |error| SessionError::system("waiting for a sender", error);
     let port = context.remote.port();
     let listener =
         (context.open_listener(Direction::Receive, port)).map_err(|error| match error.kind() {
-            io::ErrorKind::AddrInUse => MeasureError::PortInUse {
+            io::ErrorKind::AddrInUse => SessionError::PortInUse {
                 port,
                 source: error,
             },
@@ -63,7 +63,7 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, MeasureEr
         })?;
     let (socket, from) = loop {
         if context.stop.load(Relaxed) {
-            return Err(MeasureError::Interrupted);
+            return Err(SessionError::Interrupted);
         }
         if !listener
             .wait_readable(STOP_POLL_INTERVAL)
@@ -105,7 +105,7 @@ impl ClientProtocol for TtcpReceiverDriver {
         std::mem::take(&mut self.new_flows)
     }
 
-    fn poll(&mut self, _: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, _: Nanos) -> Result<(), SessionError> {
         Ok(())
     }
 

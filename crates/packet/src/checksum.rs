@@ -8,12 +8,14 @@ use std::ops::Range;
 pub use unfolded_sum::UnfoldedSum;
 
 /// Folded sum of 16-bit words in native byte order; an odd last byte is padded with zero.
+#[inline]
 #[must_use]
 pub fn sum(bytes: &[u8]) -> u16 {
     UnfoldedSum::from_bytes(bytes).to_native_u16()
 }
 
 /// Adds two folded sums.
+#[inline]
 #[must_use]
 pub fn add_folded(first: u16, second: u16) -> u16 {
     let sum = u32::from(first) + u32::from(second);

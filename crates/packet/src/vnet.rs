@@ -1,9 +1,8 @@
 //! Header in front of a frame by which a sender leaves checksums and segmentation to the receiver.
 //!
 //! Layout: `struct virtio_net_hdr` of linux/virtio_net.h in native byte order, as used by tap
-//! devices and packet sockets. A port whose
-//! `PortCapabilities::vnet_header` is not zero has it in front of
-//! every frame, in both directions.
+//! devices and packet sockets. A port whose `PortCapabilities::vnet_header` is not zero has it in
+//! front of every frame, in both directions.
 
 /// Bytes of the header.
 pub const VNET_HEADER_BYTES: usize = 10;

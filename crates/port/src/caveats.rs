@@ -1,6 +1,7 @@
 //! Caveats about ports without carrier or without a peer.
 
 use linerate_record::forward::PeerOutage;
+use linerate_record::ids::CaveatId;
 use linerate_record::record::Caveat;
 use linerate_stats::units::format_nanos;
 
@@ -10,7 +11,7 @@ pub const NO_CARRIER_REMEDY: &str = "set it up where it is down (`ip link set IF
 /// Returns the warning for a port without carrier at the start or end of a run.
 pub fn no_carrier_caveat(port: &str) -> Caveat {
     Caveat::new(
-        "no-carrier",
+        CaveatId::NoCarrier,
         format!(
             "{port} had no carrier at the start or end of the run: frames sent meanwhile were dropped; \
              {NO_CARRIER_REMEDY}"
@@ -27,7 +28,7 @@ pub fn no_carrier_warning(port: &str) -> String {
 /// Makes the caveat about a port whose peer has never connected.
 pub fn no_peer_caveat(port: &str) -> Caveat {
     Caveat::new(
-        "no-peer",
+        CaveatId::NoPeer,
         format!("no peer connected to the other end of {port}: {NO_PEER_NEXT_STEP}"),
     )
 }
@@ -57,7 +58,7 @@ pub fn peer_outage_caveat(port: &str, outages: &[PeerOutage], duration_ns: u64) 
         (None, Some(_)) => "a peer connected later".to_owned(),
     };
     Some(Caveat::new(
-        "peer-left",
+        CaveatId::PeerLeft,
         format!(
             "the peer of {port} disconnected {} after the start{repetitions}, and {reconnection}: figures cover the full {}, \
              including {} without a peer",

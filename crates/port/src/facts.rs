@@ -21,7 +21,7 @@ pub fn xdp_facts(binding: &XdpBinding) -> XdpFacts {
     }
 }
 
-/// Returns the times without a peer at a queue that overlap a run which began at `began`.
+/// Returns the times without a peer at a queue that overlap a run which began at `started_at`.
 pub fn outages_since(receive: &AnyReceive, started_at: Instant) -> Vec<PeerOutage> {
     let ns_since = |time: Instant| {
         let ns_since = time.saturating_duration_since(started_at);

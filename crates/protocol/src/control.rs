@@ -56,7 +56,8 @@
 //! of an old field (such as a new wait mode): it is announced in HELLO's `features` and sent only
 //! to peers that announce it. The version number covers changes that are not possible in this way.
 
-pub mod clock;
+pub mod clock_offset;
+
 pub mod flow;
 
 mod body;

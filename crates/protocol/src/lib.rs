@@ -3,7 +3,7 @@
 //! Bytes go in and frames come out. Nothing here opens a socket, reads a clock or draws a random
 //! number: the caller passes the bytes, the times and the tokens.
 //!
-//! A protocol is one file (or one folder) and one line in [`sniff::PROTOCOLS`].
+//! A protocol is one file (or one directory) and one line in [`sniff::PROTOCOLS`].
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -2,7 +2,7 @@
 //!
 //! Calls have the kernel's names (as in `strace`): `sendto`, `sendmsg`, `sendmmsg`, `sendfile`,
 //! `splice`, `recvfrom`, `recvmsg`, `recvmmsg`, `poll` (ppoll), `select`, `epoll_wait`,
-//! `io_uring_enter`. Calls to our stack are `turn` (its poll function), `flush`, `sleep`,
+//! `io_uring_enter`. Calls to our stack are `stack_poll`, `flush`, `sleep`,
 //! `tcp_send`, `tcp_receive`, `udp_send`, `udp_receive`, `udp_send_burst`, `udp_receive_burst`,
 //! `udp_echo`.
 

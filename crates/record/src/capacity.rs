@@ -4,6 +4,8 @@ use linerate_stats::histogram::Quantiles;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ids::{SearchEnd, StoredId};
+
 /// Result of `linerate capacity`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
@@ -103,7 +105,7 @@ pub struct Throughput {
     /// Reason for the end of the search: `resolution`, `line` (the highest load passes),
     /// `generator` (its highest load passes), `floor` (not even one frame per trial passes),
     /// `trials` (too many), `nothing-sent` (no frame left the port) or `interrupted`.
-    pub stopped_by: String,
+    pub stopped_by: StoredId<SearchEnd>,
 }
 
 /// Delay at a share of the throughput.

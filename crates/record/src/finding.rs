@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::facts::Role;
+use crate::ids::{CauseId, StoredId};
 use crate::plan::Direction;
 
 /// Kind of a finding.
@@ -84,7 +85,7 @@ pub struct Finding {
     /// Cause, limit or unknown.
     pub kind: FindingKind,
     /// Kebab-case id, stable for scripts: docs/CAUSES.md has a section for each.
-    pub cause: String,
+    pub cause: StoredId<CauseId>,
     /// Location of the cause.
     pub end: FindingLocation,
     /// Payload direction that is affected; absent: the full run.
@@ -95,7 +96,7 @@ pub struct Finding {
     pub cost: f64,
     /// Id of the finding that causes this one.
     #[serde(default)]
-    pub follows_from: Option<String>,
+    pub follows_from: Option<StoredId<CauseId>>,
     /// Cause as a sentence for users.
     #[serde(alias = "what")]
     pub summary: String,

@@ -8,6 +8,8 @@ use linerate_stats::units::parse_duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ids::{SearchEnd, StoredId};
+
 /// Mapping from the port that receives a frame to the port that sends it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
@@ -532,7 +534,7 @@ pub struct SaturationCurve {
     /// Reason for the end of the sweep: `plateau` (the rate stopped rising), `full` (the rings are
     /// full), `limit` (the largest step) or `interrupted`. No plateau is reported if a step was
     /// disturbed.
-    pub stopped_by: String,
+    pub stopped_by: StoredId<SearchEnd>,
 }
 
 /// Step of a [`SaturationCurve`].

@@ -24,6 +24,7 @@ pub mod facts;
 pub mod finding;
 pub mod forward;
 pub mod generate;
+pub mod ids;
 pub mod json_pointer;
 pub mod pace;
 pub mod plan;

@@ -533,7 +533,7 @@ pub struct Plan {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "dialect")]
     pub peer_protocol: Option<String>,
-    /// Command whose output has the counts of the server (`--server-report`).
+    /// Command whose output has the counts of the server (`--far-report`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "far_report")]
     pub server_report_command: Option<String>,

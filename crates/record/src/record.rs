@@ -18,6 +18,7 @@ use crate::facts::{HostFacts, Role};
 use crate::finding::Finding;
 use crate::forward::ForwardFigures;
 use crate::generate::GenerateFigures;
+use crate::ids::{CaveatId, LossPoint, StoredId};
 use crate::plan::{Direction, Plan, RunKind};
 use crate::stack::StackFigures;
 
@@ -133,7 +134,8 @@ pub struct Record {
     pub validity: Vec<Caveat>,
 }
 
-/// Longest [`Record::server_text`] in bytes: a report with one interval line per second for an hour.
+/// Longest [`Record::server_text`] in bytes: a report with one interval line per second for an
+/// hour.
 pub const MAX_SERVER_TEXT_BYTES: usize = 256 << 10;
 
 /// The client of a run, as its server identified it.
@@ -275,7 +277,7 @@ pub struct Summary {
     /// Latency with a new socket per request: time from opening the socket to the end of its close.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub whole_ns: Option<Quantiles>,
-    /// Latency with `--device-timestamp_source`: part of the round trips inside the device.
+    /// Latency with `--device-stamps`: part of the round trips inside the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<Box<DeviceTimes>>,
     /// Latency over TCP with a new socket per request: connections opened, used and closed per
@@ -604,7 +606,7 @@ pub struct PacketLoss {
     /// `sender-socket`, `qdisc`, `interface-tx`, `interface-rx`, `softnet-backlog`, `reassembly`,
     /// `udp-receive-queue` or `path`; for a forwarder `emulated-link`, the loss that its mode
     /// `link` was configured to make.
-    pub place: String,
+    pub place: StoredId<LossPoint>,
     /// Number of packets; never more than were lost in total.
     pub packets: u64,
     /// True if the number is exact. Otherwise it is an upper bound (of `path` a lower bound),
@@ -705,7 +707,7 @@ pub struct StagePass {
 pub struct Caveat {
     /// Kebab-case id, stable for scripts.
     #[serde(rename = "doubt")]
-    pub id: String,
+    pub id: StoredId<CaveatId>,
     /// Meaning for this run, as a sentence for users.
     #[serde(rename = "why")]
     pub reason: String,
@@ -714,10 +716,10 @@ pub struct Caveat {
 impl Caveat {
     /// Creates a caveat with its reason.
     #[must_use]
-    pub fn new(doubt: &str, why: impl Into<String>) -> Self {
+    pub fn new(id: CaveatId, reason: impl Into<String>) -> Self {
         Self {
-            id: doubt.to_owned(),
-            reason: why.into(),
+            id: id.into(),
+            reason: reason.into(),
         }
     }
 }

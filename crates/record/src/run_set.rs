@@ -13,6 +13,7 @@ use crate::comparison::Comparison;
 use crate::expect::FIGURES;
 use crate::experiment::ExperimentResult;
 use crate::forward::SaturationCurve;
+use crate::ids::{SearchEnd, StoredId};
 use crate::load::{LatencyUnderLoad, LoadCurve};
 use crate::record::Record;
 use crate::sweep::Sweep;
@@ -160,7 +161,7 @@ pub struct RateSearchResult {
     pub confirmed: bool,
     /// Reason for the end: `resolution`, `sender` (it cannot offer more), `floor` (nothing passed),
     /// `trials` (too many) or `interrupted`.
-    pub stopped_by: String,
+    pub stopped_by: StoredId<SearchEnd>,
     /// Trials in order.
     pub trials: Vec<RateSearchTrial>,
 }

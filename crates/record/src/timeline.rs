@@ -165,8 +165,8 @@ impl Timeline {
         }
     }
 
-    /// Keeps the activities of the last `trips` round trips, or of as many calls. With a trigger,
-    /// keeps those around it.
+    /// Keeps the activities of the last `round_trips` round trips, or of as many calls. With a
+    /// trigger, keeps those around it.
     pub fn keep_last(&mut self, round_trips: u64) {
         /// Calls of a stream that count as one round trip.
         const CALLS: usize = 8;

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::{BetterWhen, Comparison};
 use crate::experiment::{KnobAxis, KnobValues};
+use crate::ids::{CauseId, StoredId};
 
 /// Result of `tune`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -69,7 +70,7 @@ pub struct Tuning {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct FindingHint {
     /// Id, as in `findings[].cause` of the record.
-    pub cause: String,
+    pub cause: StoredId<CauseId>,
     /// Cost as a share, 0 to 1.
     pub cost: f64,
     /// Cause as a sentence for users.

@@ -3,6 +3,7 @@
 use linerate_record::capacity::{
     BackToBackResult, Capacity, CapacityTrial, SizeCapacity, Throughput,
 };
+use linerate_record::ids::SearchEnd;
 use linerate_stats::units::{
     format_bit_rate, format_count, format_nanos, format_per_second, format_share,
 };
@@ -81,12 +82,15 @@ pub(crate) fn describe_throughput(capacity: &Capacity) -> Option<String> {
             false => size.clone(),
         };
         // The range between this rate and the lowest failed rate was not searched.
-        let is_lower_bound =
-            ["generator", "interrupted", "trials"].contains(&throughputs.stopped_by.as_str());
+        let is_lower_bound = throughputs.stopped_by.is_one_of(&[
+            SearchEnd::Generator,
+            SearchEnd::Interrupted,
+            SearchEnd::Trials,
+        ]);
         let rate = match throughputs.fps {
             Some(fps) if is_lower_bound => format!("at least {}", format_per_second(fps)),
             Some(fps) => format_per_second(fps),
-            None if throughputs.stopped_by == "floor" => "nothing".to_owned(),
+            None if throughputs.stopped_by == SearchEnd::Floor => "nothing".to_owned(),
             // The search ended before any trial passed or failed.
             None => "an unknown rate".to_owned(),
         };
@@ -166,29 +170,12 @@ fn describe_contradiction(throughput: &Throughput) -> Option<String> {
 }
 
 fn stop_reasons(throughput: &Throughput) -> String {
-    let reason = known_stop_reason(&throughput.stopped_by);
-    let mut reasons = vec![reason];
+    // A record of another version may have any text.
+    let reason = throughput.stopped_by.known();
+    let mut reasons = vec![reason.map_or("?", SearchEnd::as_str)];
     reasons.extend(throughput.contradicted_fps.map(|_| "contradicted"));
     reasons.extend(throughput.disturbed.then_some("disturbed"));
     reasons.join(", ")
-}
-
-/// Maps a keyword of a record to a known one, since records can come from anywhere.
-fn known_stop_reason(text: &str) -> &str {
-    const STOP_REASONS: &[&str] = &[
-        "resolution",
-        "line",
-        "generator",
-        "floor",
-        "trials",
-        "nothing-sent",
-        "interrupted",
-    ];
-    STOP_REASONS
-        .iter()
-        .find(|reason| **reason == text)
-        .copied()
-        .unwrap_or("?")
 }
 
 /// Formats an offered load, with a star if the intended load was not reached.
@@ -272,7 +259,7 @@ pub(crate) fn burst_table(capacity: &Capacity) -> Option<Grid> {
 
 /// Returns explanations of results that are not limits of the device.
 pub(crate) fn result_notes(capacity: &Capacity) -> Vec<&'static str> {
-    let stopped_by = |reason: &str| {
+    let stopped_by = |reason: SearchEnd| {
         let mut values = capacity.sizes.iter().flat_map(|size| &size.throughput);
         values.any(|values| values.stopped_by == reason)
     };
@@ -285,19 +272,19 @@ pub(crate) fn result_notes(capacity: &Capacity) -> Vec<&'static str> {
     };
     let sentences = [
         (
-            stopped_by("generator"),
+            stopped_by(SearchEnd::Generator),
             "Stopped by the generator: the device may carry more; the limit is this tool (tool-limit).",
         ),
         (
-            stopped_by("line"),
+            stopped_by(SearchEnd::Line),
             "Stopped by the line: the device carries the full line rate.",
         ),
         (
-            stopped_by("floor"),
+            stopped_by(SearchEnd::Floor),
             "Stopped by the floor: not even one frame per trial passed.",
         ),
         (
-            stopped_by("trials"),
+            stopped_by(SearchEnd::Trials),
             "Stopped by trials: the received rate varies too much; use longer trials or --tries.",
         ),
         (
@@ -323,11 +310,11 @@ pub(crate) fn result_notes(capacity: &Capacity) -> Vec<&'static str> {
              no frame was lost while the queue had space.",
         ),
         (
-            stopped_by("nothing-sent"),
+            stopped_by(SearchEnd::NothingSent),
             "Nothing sent: no frame left the port, so there is no result about the device.",
         ),
         (
-            stopped_by("interrupted"),
+            stopped_by(SearchEnd::Interrupted),
             "Interrupted: the bounds are those known at that time.",
         ),
         (
@@ -384,12 +371,12 @@ mod tests {
 
     #[test]
     fn an_unknown_rate_is_not_reported_as_zero() {
-        let headline = |results: &[(Option<f64>, &str)]| {
+        let headline = |results: &[(Option<f64>, SearchEnd)]| {
             let sizes = results.iter().map(|&(fps, stopped_by)| SizeCapacity {
                 size: "64".to_owned(),
                 throughput: vec![Throughput {
                     fps,
-                    stopped_by: stopped_by.to_owned(),
+                    stopped_by: stopped_by.into(),
                     ..Throughput::default()
                 }],
                 ..SizeCapacity::default()
@@ -401,19 +388,25 @@ mod tests {
             describe_throughput(&capacity).expect("a sentence")
         };
         assert_eq!(
-            headline(&[(Some(72.5), "interrupted"), (None, "interrupted")]),
+            headline(&[
+                (Some(72.5), SearchEnd::Interrupted),
+                (None, SearchEnd::Interrupted)
+            ]),
             "Without loss pass at least 72.5 /s of 64 B frames, and an unknown rate of 64 B frames."
         );
         assert_eq!(
-            headline(&[(Some(72.5), "trials"), (Some(72.5), "resolution")]),
+            headline(&[
+                (Some(72.5), SearchEnd::Trials),
+                (Some(72.5), SearchEnd::Resolution)
+            ]),
             "Without loss pass at least 72.5 /s of 64 B frames, and 72.5 /s of 64 B frames."
         );
         assert_eq!(
-            headline(&[(None, "nothing-sent")]),
+            headline(&[(None, SearchEnd::NothingSent)]),
             "Without loss pass an unknown rate of 64 B frames."
         );
         assert_eq!(
-            headline(&[(None, "floor")]),
+            headline(&[(None, SearchEnd::Floor)]),
             "Without loss pass nothing of 64 B frames."
         );
     }

@@ -71,7 +71,7 @@ pub struct ComparedDocument {
     /// within a single run. Low and high equal the median when the spread is unknown.
     pub figures: BTreeMap<String, Estimate>,
     /// Caveats; of several runs one per kind, with the number of runs that have it.
-    pub doubts: Vec<String>,
+    pub caveats: Vec<String>,
 }
 
 impl DocumentComparison {
@@ -139,8 +139,8 @@ fn make_names_distinct(
     }
 }
 
-/// Collects the figures of all sides: those of runs in the order of [`SIDE_HEADINGS`], then those of
-/// points.
+/// Collects the figures of all sides: those of runs in the order of [`SIDE_HEADINGS`], then those
+/// of points.
 fn collect_figures(documents: &[Document], compared: &[ComparedDocument]) -> Vec<ComparedFigure> {
     let mut figures: Vec<ComparedFigure> = FIGURES
         .iter()
@@ -173,11 +173,11 @@ fn collect_figures(documents: &[Document], compared: &[ComparedDocument]) -> Vec
 
 fn compared_document(document: &Document) -> ComparedDocument {
     let runs = document.runs();
-    let doubts: Vec<String> = match document {
+    let caveats: Vec<String> = match document {
         Document::Run(run) => run
             .validity
             .iter()
-            .map(|doubt| doubt.reason.clone())
+            .map(|caveat| caveat.reason.clone())
             .collect(),
         Document::Set(_) => (phrases::count_caveats(runs).iter())
             .map(|kind| kind.describe())
@@ -203,7 +203,7 @@ fn compared_document(document: &Document) -> ComparedDocument {
         name,
         runs: runs.len(),
         figures,
-        doubts,
+        caveats,
     }
 }
 
@@ -279,6 +279,7 @@ fn interval_of_rates(run: &Record) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use linerate_record::experiment::{ExperimentPoint, FigureSpec, KnobAxis, KnobValues};
+    use linerate_record::ids::CaveatId;
     use linerate_record::record::Caveat;
     use linerate_record::run_set::RunSet;
     use linerate_record::run_set::SetResult;
@@ -288,7 +289,7 @@ mod tests {
     fn experiment(id: &str, hops: &[(&str, f64)]) -> Document {
         let text = include_str!("../tests/fixtures/run-1.json");
         let mut run: Record = serde_json::from_str(text).unwrap();
-        run.validity = vec![Caveat::new("crowded-cores", "10 % of a core")];
+        run.validity = vec![Caveat::new(CaveatId::CrowdedCores, "10 % of a core")];
         let setting = |value: &str| -> KnobValues {
             [("hops".to_owned(), value.to_owned())]
                 .into_iter()
@@ -372,7 +373,7 @@ mod tests {
             "and the records of the common point are alike"
         );
         assert_eq!(
-            sides.documents[1].doubts,
+            sides.documents[1].caveats,
             ["in 2 of 2 runs, for example hops=1: 10 % of a core"]
         );
         let rows = crate::csv::render_comparison(&sides);
@@ -392,9 +393,9 @@ mod tests {
         let Document::Set(set) = &document else {
             unreachable!("an experiment is a set");
         };
-        let doubt = "in 2 of 2 runs, for example hops=1: 10 % of a core";
+        let caveat = "in 2 of 2 runs, for example hops=1: 10 % of a core";
         let page = crate::html::render_set("x", set);
-        assert!(page.contains(&doubt.replace("in 2", "In 2")), "{page}");
+        assert!(page.contains(&caveat.replace("in 2", "In 2")), "{page}");
         assert!(page.contains("Diagram of the point hops=1; 1 other point has the same diagram"));
         let style = crate::TextStyle {
             color: false,
@@ -403,7 +404,7 @@ mod tests {
         };
         let text = crate::text::render_set(set, &style);
         assert!(
-            text.contains(&format!("note: {doubt} [crowded-cores]")),
+            text.contains(&format!("note: {caveat} [crowded-cores]")),
             "{text}"
         );
         let result = set.result.experiment.as_deref().unwrap();

@@ -1,6 +1,7 @@
 //! Figures of a run's summary: which figures each kind of run has, and their values as text.
 
 use linerate_record::facts::Role;
+use linerate_record::ids::LossPoint;
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 use linerate_record::record::{CpuCost, PacketLoss, Record, Summary};
 use linerate_stats::units::{
@@ -394,18 +395,17 @@ pub fn format_loss_count(loss: &PacketLoss) -> String {
     }
 }
 
-/// Describes a place of loss.
-pub(crate) fn describe_loss_place(id: &str) -> Option<&'static str> {
-    Some(match id {
-        "sender-socket" => "the sender's socket buffer was full",
-        "qdisc" => "dropped by the queueing discipline of an interface",
-        "interface-tx" => "dropped by an interface on transmit",
-        "interface-rx" => "dropped by an interface on receive",
-        "softnet-backlog" => "a core's backlog of received packets was full",
-        "reassembly" => "IP fragments were missing or too late",
-        "udp-receive-queue" => "the receiver's socket buffer was full: it read too slowly",
-        "path" => "between the hosts, or where no counter exists",
-        "emulated-link" => "dropped by an emulated link: configured loss, or a full queue",
-        _ => return None,
-    })
+/// Describes a loss point.
+pub(crate) fn describe_loss_point(point: LossPoint) -> &'static str {
+    match point {
+        LossPoint::SenderSocket => "the sender's socket buffer was full",
+        LossPoint::Qdisc => "dropped by the queueing discipline of an interface",
+        LossPoint::InterfaceTx => "dropped by an interface on transmit",
+        LossPoint::InterfaceRx => "dropped by an interface on receive",
+        LossPoint::SoftnetBacklog => "a core's backlog of received packets was full",
+        LossPoint::Reassembly => "IP fragments were missing or too late",
+        LossPoint::UdpReceiveQueue => "the receiver's socket buffer was full: it read too slowly",
+        LossPoint::Path => "between the hosts, or where no counter exists",
+        LossPoint::EmulatedLink => "dropped by an emulated link: configured loss, or a full queue",
+    }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use linerate_record::forward::{
     ForwardCore, ForwardFigures, ForwardPlan, SaturationCurve, StreamRoute,
 };
+use linerate_record::ids::SearchEnd;
 use linerate_record::plan::Plan;
 use linerate_record::record::{Record, Summary};
 use linerate_stats::units::{
@@ -310,10 +311,10 @@ pub(crate) const SATURATION_HEADINGS: [&str; 6] = [
 /// Describes the result: `2 cores: 1.63 G/s packets from 512 in flight on (no further increase)`.
 #[must_use]
 pub fn describe_saturation(saturation: &SaturationCurve) -> String {
-    let reason = match saturation.stopped_by.as_str() {
-        "plateau" => "no further increase",
-        "full" => "the rings are full",
-        "limit" => "limit of the sweep",
+    let reason = match saturation.stopped_by.known() {
+        Some(SearchEnd::Plateau) => "no further increase",
+        Some(SearchEnd::Full) => "the rings are full",
+        Some(SearchEnd::Limit) => "limit of the sweep",
         _ => "interrupted",
     };
     let mut out = count_of(saturation.cores.into(), "core");

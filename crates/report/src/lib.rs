@@ -7,6 +7,8 @@
 //! Modules import one another in one direction: output formats, builders, model.
 #![forbid(unsafe_code)]
 
+pub mod json_stream;
+
 mod error;
 pub mod style;
 
@@ -39,7 +41,6 @@ pub mod csv;
 pub mod html;
 pub mod lines;
 pub mod markdown;
-pub mod stream;
 mod svg;
 pub mod text;
 pub mod trace;

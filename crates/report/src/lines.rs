@@ -154,8 +154,8 @@ impl LiveLines {
             }
             EventKind::Interval { interval } => self.render_interval(event.test, interval),
             EventKind::StackInterval { interval } => text::stack::describe_interval(interval),
-            EventKind::CaveatRaised { caveat: doubt } => {
-                text::render_caveat(doubt, &self.style, self.text_width(event.test))
+            EventKind::CaveatRaised { caveat: caveat } => {
+                text::render_caveat(caveat, &self.style, self.text_width(event.test))
             }
             EventKind::Pass {
                 pass,

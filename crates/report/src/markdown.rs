@@ -90,20 +90,20 @@ pub fn render_comparison(sides: &DocumentComparison) -> String {
     out.push('\n');
     out.push_str(INTERVAL_LEGEND);
     out.push('\n');
-    let doubts: Vec<String> = sides
+    let caveats: Vec<String> = sides
         .documents
         .iter()
         .flat_map(|side| {
             let named =
                 |why: &String| format!("- {}: {}", escape_cell(&side.name), escape_cell(why));
-            side.doubts.iter().map(named)
+            side.caveats.iter().map(named)
         })
         .collect();
-    if !doubts.is_empty() {
+    if !caveats.is_empty() {
         let _ = write!(
             out,
             "\n<details><summary>Caveats</summary>\n\n{}\n\n</details>\n",
-            doubts.join("\n")
+            caveats.join("\n")
         );
     }
     out.trim_end().to_owned()
@@ -169,15 +169,15 @@ pub fn render_experiment(result: &ExperimentResult, set: &RunSet) -> String {
     for note in crate::experiment::notes(result) {
         let _ = write!(out, "\n{}\n", escape_cell(&model::capitalise(&note)));
     }
-    let doubts = phrases::count_caveats(&set.runs);
-    if !doubts.is_empty() {
+    let caveats = phrases::count_caveats(&set.runs);
+    if !caveats.is_empty() {
         out.push_str("\nCaveats:\n\n");
-        for kind in doubts {
+        for kind in caveats {
             let _ = writeln!(
                 out,
                 "- {} ({})",
                 escape_cell(&kind.describe()),
-                escape_cell(&kind.example.id)
+                escape_cell(kind.example.id.as_str())
             );
         }
     }

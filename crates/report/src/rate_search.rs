@@ -1,5 +1,6 @@
 //! Search for the highest rate: the result as a sentence, the trials as a table.
 
+use linerate_record::ids::SearchEnd;
 use linerate_record::run_set::RateSearchResult;
 use linerate_stats::units::{format_bit_rate, format_share};
 
@@ -57,8 +58,8 @@ pub(crate) fn trial_table(search: &RateSearchResult) -> Grid {
 /// failed.`
 pub(crate) fn describe_result(search: &RateSearchResult) -> String {
     let Some(rate) = search.rate_bps else {
-        return match search.stopped_by.as_str() {
-            "floor" => "No rate passed: there was loss at every rate.".to_owned(),
+        return match search.stopped_by.known() {
+            Some(SearchEnd::Floor) => "No rate passed: there was loss at every rate.".to_owned(),
             _ => "No rate passed before the search ended.".to_owned(),
         };
     };
@@ -75,8 +76,8 @@ pub(crate) fn describe_result(search: &RateSearchResult) -> String {
     } else {
         ", not confirmed."
     });
-    match (search.stopped_by.as_str(), search.failed_bps) {
-        ("sender", _) => {
+    match (search.stopped_by.known(), search.failed_bps) {
+        (Some(SearchEnd::Sender), _) => {
             text.push_str(" The sender could not offer more: the sender or its link is the limit (see the findings).");
         }
         (_, Some(failed)) => {
@@ -91,9 +92,11 @@ pub(crate) fn describe_result(search: &RateSearchResult) -> String {
         }
         _ => {}
     }
-    match search.stopped_by.as_str() {
-        "trials" => text.push_str(" The limit of trials was reached: the received rate varies."),
-        "interrupted" => text.push_str(" The search was interrupted."),
+    match search.stopped_by.known() {
+        Some(SearchEnd::Trials) => {
+            text.push_str(" The limit of trials was reached: the received rate varies.")
+        }
+        Some(SearchEnd::Interrupted) => text.push_str(" The search was interrupted."),
         _ => {}
     }
     text

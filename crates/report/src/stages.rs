@@ -1,5 +1,6 @@
 //! Stages of a round trip: how they were measured, and the error of the clocks.
 
+use linerate_record::ids::CaveatId;
 use linerate_record::record::{Record, RoundTripStage, StagePass};
 use linerate_stats::units::{format_count, format_nanos};
 
@@ -28,11 +29,11 @@ pub(crate) fn describe_pass(record: &Record, pass: &StagePass) -> String {
         let has_unlike_caveat = record
             .validity
             .iter()
-            .any(|doubt| doubt.id == "stages-unlike");
+            .any(|caveat| caveat.id == CaveatId::StagesDiffer);
         text.push_str(&if timestamp_cost >= 0 && has_unlike_caveat {
             format!(
                 "; that pass was {size} slower than the run, which is more than timestamps cost: see \
-                 stages-unlike"
+                 stages-differ"
             )
         } else if timestamp_cost >= 0 {
             format!("; timestamping cost {size}, which is not part of the figures above")

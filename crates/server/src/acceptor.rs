@@ -16,22 +16,21 @@ use linerate_protocol::sniff::{Classification, PROTOCOLS, ProtocolMatch, Transpo
 use linerate_protocol::{control, unrelated_protocol};
 use linerate_record::event::{Event, EventKind};
 use linerate_record::plan::TransportProtocol;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 use linerate_sys::{clock, fd_table};
 use mio::net::{TcpListener, TcpStream as MioStream, UdpSocket};
 use mio::{Events, Interest, Poll, Token as Key};
 use socket2::{SockRef, TcpKeepalive};
 
-use super::limits::{CLASSIFY_DEADLINE, PENDING_CONNECTION_LIMIT};
-use super::listen_ports::ListenPort;
-use super::server_session::serve_kernel;
-use super::server_state::{AcceptedSocket, ServerState, SessionPermit};
-use super::udp_demux::{IncomingFlow, UdpDemux, open_flow};
 use crate::handlers as protocols;
-use crate::handlers::{
-    AcceptedClient, ExpectedFlow, ProtocolHandler, StreamHandler, UnvalidatedPermit,
-};
+use crate::handlers::{AcceptedClient, ProtocolHandler, StreamHandler};
+use crate::interop_state::{ExpectedFlow, IncomingFlow, UnvalidatedPermit, canonical};
+use crate::limits::{CLASSIFY_DEADLINE, PENDING_CONNECTION_LIMIT};
+use crate::listen_ports::ListenPort;
+use crate::server_session::serve_kernel;
+use crate::server_state::{AcceptedSocket, ServerState, SessionPermit};
+use crate::udp_demux::{UdpDemux, open_flow};
 
 /// Longest time until the server notices that it is to stop.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(250);
@@ -459,7 +458,7 @@ impl Acceptor {
             Err(error) => (self.server.emit)(Event {
                 test: 0,
                 kind: EventKind::Failed {
-                    problem: MeasureError::system("new thread", error).problem(),
+                    problem: SessionError::system("new thread", error).problem(),
                 },
             }),
         }
@@ -670,12 +669,4 @@ fn blocking(stream: MioStream) -> Option<TcpStream> {
     let stream = TcpStream::from(OwnedFd::from(stream));
     stream.set_nonblocking(false).ok()?;
     Some(stream)
-}
-
-/// Converts an IPv4-mapped address to IPv4; other addresses keep their scope id.
-pub fn canonical(address: SocketAddr) -> SocketAddr {
-    match address.ip().to_canonical() {
-        ip if ip == address.ip() => address,
-        ip => SocketAddr::new(ip, address.port()),
-    }
 }

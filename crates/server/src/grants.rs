@@ -3,12 +3,13 @@
 use std::io;
 
 use linerate_host::settings::idle_hold::hold_idle_states;
+use linerate_record::ids::CaveatId;
 use linerate_record::record::Caveat;
 use linerate_sys::perf_events::{Tracepoint, TracepointRecorder, find_tracepoint_ids};
 use linerate_sys::{cpu, scheduling, socket};
 use socket2::{Domain, Socket, Type};
 
-use super::server::{GRANTS, Grant};
+use crate::options::{GRANTS, Grant};
 
 /// Returns a warning for each grant that this process cannot honour, with the privilege it lacks.
 pub fn unprivileged(grants: &[Grant]) -> Vec<Caveat> {
@@ -22,7 +23,7 @@ fn unprivileged_by(grants: &[Grant], honours: impl Fn(Grant) -> io::Result<()>) 
         .filter_map(|&(name, grant)| {
             let error = honours(grant).err()?;
             Some(Caveat::new(
-                "grant-without-privilege",
+                CaveatId::GrantWithoutPrivilege,
                 format!(
                     "--grant {name} cannot be honoured ({error}): it needs {}; clients that request \
                      it run without it, or are rejected",
@@ -87,7 +88,10 @@ mod tests {
         let denied_by_kernel = |_| Err(io::ErrorKind::PermissionDenied.into());
         assert!(unprivileged_by(&[], denied_by_kernel).is_empty());
         let warnings = unprivileged_by(&[Grant::Buffers, Grant::Sched], denied_by_kernel);
-        let reasons: Vec<_> = warnings.iter().map(|doubt| doubt.reason.as_str()).collect();
+        let reasons: Vec<_> = warnings
+            .iter()
+            .map(|caveat| caveat.reason.as_str())
+            .collect();
         assert_eq!(reasons.len(), 2);
         assert!(reasons[0].contains("--grant sched") && reasons[0].contains("CAP_SYS_NICE"));
         assert!(reasons[1].contains("--grant buffers") && reasons[1].contains("CAP_NET_ADMIN"));

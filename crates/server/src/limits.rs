@@ -79,7 +79,7 @@ pub const SERVICE_PORT_LIMIT: usize = 4 * SERVICE_FLOW_LIMIT as usize;
 /// in each direction, are the most of one client.
 pub const INTEROP_SOCKET_LIMIT: usize = 4_096;
 /// Sockets that are reserved for each possible test: otherwise one client that names large numbers
-/// could exclude the others. large numbers would keep the others out.
+/// could exclude the others.
 pub const RESERVED_SOCKETS_PER_TEST: usize = 4;
 
 const _: () = assert!(2 * TEST_LIMIT * RESERVED_SOCKETS_PER_TEST <= INTEROP_SOCKET_LIMIT);

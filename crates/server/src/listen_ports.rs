@@ -6,27 +6,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::str::FromStr;
 
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::datagram;
 use socket2::{Domain, SockAddr, SockRef, Socket, Type};
 
-use super::server::ServerOptions;
 use crate::handlers;
 use crate::handlers::ProtocolHandler;
+use crate::options::{ExtraPort, ServerOptions};
 
 /// Default ports of other tools' servers: iperf2 and ttcp (5001), nuttcp (5000), sockperf (11111).
 const WELL_KNOWN_PORTS: [u16; 3] = [5001, 5000, 11111];
 
 /// Receive buffer of a UDP listening socket, as far as net.core.rmem_max allows.
 const LISTEN_BUFFER_BYTES: usize = 4 << 20;
-
-/// Port that the server opens in addition to its own (`--also`).
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ExtraPort {
-    pub port: u16,
-    /// Only protocol accepted there; absent: classified by the client's first bytes.
-    pub protocol: Option<&'static str>,
-}
 
 impl FromStr for ExtraPort {
     type Err = String;
@@ -75,13 +67,13 @@ pub struct ListenPort {
 /// Opens all ports of the options; the first is the server's own.
 ///
 /// # Errors
-/// [`MeasureError::PortInUse`], or an invalid address or interface.
-pub fn open_ports(options: &ServerOptions) -> Result<Vec<ListenPort>, MeasureError> {
+/// [`SessionError::PortInUse`], or an invalid address or interface.
+pub fn open_ports(options: &ServerOptions) -> Result<Vec<ListenPort>, SessionError> {
     // With port 0 the port chosen for TCP may be in use for UDP: try another.
     let mut tries = if options.port == 0 { 32 } else { 1 };
     let first = loop {
         match bind(options, options.port, None) {
-            Err(MeasureError::PortInUse { .. }) if tries > 1 => tries -= 1,
+            Err(SessionError::PortInUse { .. }) if tries > 1 => tries -= 1,
             done => break done?,
         }
     };
@@ -108,9 +100,9 @@ pub fn open_ports(options: &ServerOptions) -> Result<Vec<ListenPort>, MeasureErr
 }
 
 /// Replaces the option of a rejection by the `--also` that requested the port.
-fn name_extra_port(error: MeasureError, port: u16) -> MeasureError {
+fn name_extra_port(error: SessionError, port: u16) -> SessionError {
     match error {
-        MeasureError::OptionRejected { why, next_step, .. } => MeasureError::OptionRejected {
+        SessionError::OptionRejected { why, next_step, .. } => SessionError::OptionRejected {
             option: format!("--also {port}"),
             why,
             next_step,
@@ -123,7 +115,7 @@ fn bind(
     options: &ServerOptions,
     port: u16,
     forced: Option<&'static ProtocolHandler>,
-) -> Result<ListenPort, MeasureError> {
+) -> Result<ListenPort, SessionError> {
     let address = match (options.address, options.family) {
         (Some(address), _) => address,
         (None, AddressFamily::V4) => Ipv4Addr::UNSPECIFIED.into(),
@@ -133,14 +125,14 @@ fn bind(
     let bound = listen(options, SocketAddr::new(address, port), dual_stack);
     let (tcp, udp) = match bound {
         // A kernel without IPv6 still has IPv4.
-        Err(MeasureError::LocalAddress { .. }) if dual_stack => {
+        Err(SessionError::LocalAddress { .. }) if dual_stack => {
             let address = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port);
             listen(options, address, false)?
         }
         bound => bound?,
     };
     let local = tcp.local_addr();
-    let local = local.map_err(|error| MeasureError::system("listening socket", error))?;
+    let local = local.map_err(|error| SessionError::system("listening socket", error))?;
     if local.ip().is_unspecified() {
         // Replies leave from the address that the client used. Where the kernel cannot report it,
         // the kernel's own choice of source address is used.
@@ -161,7 +153,7 @@ fn listen(
     options: &ServerOptions,
     address: SocketAddr,
     dual_stack: bool,
-) -> Result<(std::net::TcpListener, UdpSocket), MeasureError> {
+) -> Result<(std::net::TcpListener, UdpSocket), SessionError> {
     let bind = |kind: Type, address: SocketAddr| -> io::Result<Socket> {
         let socket = Socket::new(Domain::for_address(address), kind, None)?;
         if address.is_ipv6() {
@@ -177,16 +169,16 @@ fn listen(
         Ok(socket)
     };
     let failed = |source: io::Error| match source.kind() {
-        io::ErrorKind::AddrInUse => MeasureError::PortInUse {
+        io::ErrorKind::AddrInUse => SessionError::PortInUse {
             port: address.port(),
             source,
         },
-        io::ErrorKind::PermissionDenied if address.port() < 1024 => MeasureError::OptionRejected {
+        io::ErrorKind::PermissionDenied if address.port() < 1024 => SessionError::OptionRejected {
             option: format!("-p {}", address.port()),
             why: "ports below 1024 need a privilege".to_owned(),
             next_step: "run as root, or choose a port above 1023".to_owned(),
         },
-        _ => MeasureError::LocalAddress {
+        _ => SessionError::LocalAddress {
             address: match &options.interface {
                 Some(interface) => format!("{}%{interface}", address.ip()),
                 None => address.ip().to_string(),
@@ -223,7 +215,7 @@ mod tests {
 
     #[test]
     fn an_unavailable_port_is_named_by_its_option() {
-        let rejected = |option: &str| MeasureError::OptionRejected {
+        let rejected = |option: &str| SessionError::OptionRejected {
             option: option.to_owned(),
             why: "ports below 1024 need a privilege".to_owned(),
             next_step: "run as root, or choose a port above 1023".to_owned(),

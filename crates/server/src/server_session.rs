@@ -26,31 +26,33 @@ use linerate_session::control_connection::{
 };
 use linerate_session::coordinator::Coordinator;
 use linerate_session::cpu_load::CpuLoad;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
+use linerate_session::flow_handle::flow_role;
 use linerate_session::flow_memory::FlowMemory;
 use linerate_session::loss::{CounterSnapshot, LabNetwork, PathCounters, read_local_counters};
 use linerate_session::record_assembly::{RecordInputs, assemble_record};
-use linerate_session::setup::{AgreedFlow, ReadyWorkers, flow_role};
+use linerate_session::setup::{AgreedFlow, ReadyWorkers};
 use linerate_session::thread_plan::ThreadPlan;
-use linerate_session::{boot_id, descriptor_limit, hello, pace, random, settings, setup};
+use linerate_session::{
+    boot_id, descriptor_limit, hello, kernel_pacing, random, remote_settings, setup,
+};
 use linerate_sys::{clock, cpu};
 use linerate_transport::flow_options::flow_options;
 use linerate_workload::framing::Framing;
 use linerate_workload::timestamps::scheduler_tracer;
 use linerate_workload::worker::FlowOpening;
 
-use super::flow_open_responder::FlowOpenResponder;
-use super::limits::{
+use crate::flow_open_responder::FlowOpenResponder;
+use crate::flow_socket;
+use crate::limits::{
     ATTACH_TIMEOUT, PROPOSE_LIMIT_BYTES, attach_timeout, check_traced_threads, max_frame_bytes,
     memory_bytes, reject_plan,
 };
-use super::server::Grant;
-use super::server_stack::ServerStack;
-use super::server_state::{
+use crate::options::Grant;
+use crate::server_stack::ServerStack;
+use crate::server_state::{
     AcceptedSocket, AnnouncedFlow, ServerState, SessionPermit, TestReservation,
 };
-use super::service;
-
 /// Longest wait for a client to close the control connection.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -95,7 +97,7 @@ pub fn serve_session(
     let result = catch_unwind(AssertUnwindSafe(|| session.run(&mut control)));
     let result = result.unwrap_or_else(|_| {
         let bug = std::io::Error::other("a bug: it panicked, see the server's standard error");
-        Err(MeasureError::system("the session", bug))
+        Err(SessionError::system("the session", bug))
     });
     // The session completed, so the client's address is valid.
     server.interop.mark_validated(session.peer.ip());
@@ -115,11 +117,11 @@ pub fn serve_session(
         control.close(FAREWELL_TIMEOUT);
         return;
     };
-    let stopped = matches!(error, MeasureError::Interrupted);
+    let stopped = matches!(error, SessionError::Interrupted);
     if !started {
         // Best effort: the client may have disconnected, or use another protocol.
         let _ = control.send(match &error {
-            MeasureError::Interrupted => Reject {
+            SessionError::Interrupted => Reject {
                 problem: ErrorReport::new(
                     "the server is stopping",
                     format!("server port {}", server.port),
@@ -132,7 +134,7 @@ pub fn serve_session(
                 problem: error.problem(),
                 exit_code: error.exit_code(),
                 // Other clients of that stack release their sockets.
-                retryable: matches!(error, MeasureError::FewSockets { .. }),
+                retryable: matches!(error, SessionError::FewSockets { .. }),
             },
         });
     }
@@ -162,11 +164,11 @@ pub fn serve_session(
 
 /// Logs a session that ended before a test started. A client that disconnected after the hello is
 /// not logged: it reports the reason itself.
-fn log_no_test_started(server: &ServerState, wire: &ControlConnection, error: &MeasureError) {
+fn log_no_test_started(server: &ServerState, wire: &ControlConnection, error: &SessionError) {
     let (interop, peer, protocol) = (&server.interop, wire.peer(), control::PROTOCOL.name);
     match error {
-        MeasureError::Interrupted => {}
-        MeasureError::Protocol { source, .. } => match source {
+        SessionError::Interrupted => {}
+        SessionError::Protocol { source, .. } => match source {
             ControlError::ClientHasNoKey
             | ControlError::UnexpectedClientKey
             | ControlError::KeyMismatch
@@ -176,11 +178,11 @@ fn log_no_test_started(server: &ServerState, wire: &ControlConnection, error: &M
             source => interop.log_no_test_started(protocol, peer, &source.to_string()),
         },
         _ if wire.is_closed_by_peer() => {}
-        MeasureError::PeerFailed { .. } => {
+        SessionError::PeerFailed { .. } => {
             let reason = "it sent no linerate hello: it is another program, or was ended";
             interop.log_no_test_started(protocol, peer, reason);
         }
-        MeasureError::PeerLost { reason, .. } => {
+        SessionError::PeerLost { reason, .. } => {
             interop.log_no_test_started(protocol, peer, reason)
         }
         error => interop.log_no_test_started(protocol, peer, &error.problem().situation),
@@ -191,14 +193,14 @@ fn open_connection(
     stream: ControlStream,
     first: &[u8],
     key: Option<&PresharedKey>,
-) -> Result<ControlConnection, MeasureError> {
+) -> Result<ControlConnection, SessionError> {
     let peer = stream.peer;
     let hello_frame = hello(boot_id());
     let codec = match key {
         None => ControlCodec::server(hello_frame),
         Some(key) => ControlCodec::authenticated_server(hello_frame, random::new_proof(key)?),
     };
-    let mut codec = codec.map_err(|source| MeasureError::Protocol { peer, source })?;
+    let mut codec = codec.map_err(|source| SessionError::Protocol { peer, source })?;
     codec.limit_incoming(PROPOSE_LIMIT_BYTES);
     let mut control =
         ControlConnection::new(stream, codec)?.with_silence_timeout(CLIENT_SILENCE_TIMEOUT);
@@ -222,11 +224,11 @@ struct AcceptedTest {
 enum NotAgreed {
     /// Sent to the client; not a failure of this server.
     Rejected(Reject),
-    Failed(MeasureError),
+    Failed(SessionError),
 }
 
-impl From<MeasureError> for NotAgreed {
-    fn from(error: MeasureError) -> Self {
+impl From<SessionError> for NotAgreed {
+    fn from(error: SessionError) -> Self {
         Self::Failed(error)
     }
 }
@@ -257,7 +259,7 @@ impl ServerSession<'_> {
         (self.server.emit)(Event { test, kind: what });
     }
 
-    fn run(&mut self, wire: &mut ControlConnection) -> Result<(), MeasureError> {
+    fn run(&mut self, wire: &mut ControlConnection) -> Result<(), SessionError> {
         let Frame::Hello(client_hello) = wire.receive_next(&self.server.stop)? else {
             return Err(self.unexpected_message("it sent no hello"));
         };
@@ -313,7 +315,7 @@ impl ServerSession<'_> {
             ..accept.plan.clone()
         });
         let memory = FlowMemory::before_flows();
-        let disciplines = pace::qdiscs(&host);
+        let disciplines = kernel_pacing::qdiscs(&host);
         let (flows, responder) = self.attach_flows(&accept, wire, &arrivals, &disciplines)?;
         let netstack = self.stack.netstack();
         let ready = setup::start_workers(
@@ -352,7 +354,7 @@ impl ServerSession<'_> {
         let counters = (local_counters, path_counters);
         // Stops when this function returns, too.
         let _load = CpuLoad::start(plan.round_trip.load_threads.server)
-            .map_err(|error| MeasureError::system("new thread", error))?;
+            .map_err(|error| SessionError::system("new thread", error))?;
         self.run_test(
             wire,
             client_hello.agent,
@@ -373,7 +375,7 @@ impl ServerSession<'_> {
     fn receive_proposal(
         &self,
         control: &mut ControlConnection,
-    ) -> Result<Option<Propose>, MeasureError> {
+    ) -> Result<Option<Propose>, SessionError> {
         let mut deadline_ns = deadline_after(HANDSHAKE_STATE_TIMEOUT);
         let mut applied = None;
         loop {
@@ -389,7 +391,7 @@ impl ServerSession<'_> {
                 }
                 Frame::Settings(changes) => {
                     let backend = self.server.tuning.as_ref();
-                    control.send(settings::apply_settings(
+                    control.send(remote_settings::apply_settings(
                         backend,
                         &mut applied,
                         changes.requested,
@@ -441,7 +443,7 @@ impl ServerSession<'_> {
         // On the same machine, the hold of the client is enough.
         let idle_hold = if plan.hold_latency && !shares_cores {
             if !self.server.grants.contains(&Grant::Idle) {
-                return Err(NotAgreed::Failed(MeasureError::OptionRejected {
+                return Err(NotAgreed::Failed(SessionError::OptionRejected {
                     option: "--hold-latency".to_owned(),
                     why: "the server does not let clients keep its CPUs from idling".to_owned(),
                     next_step: "start it as root with `linerate server --grant idle`".to_owned(),
@@ -571,10 +573,10 @@ impl ServerSession<'_> {
 
     /// Checks the grant for multicast: a group membership brings traffic of any sender to this
     /// host.
-    fn check_group(&self, plan: &Plan, same_machine: bool) -> Result<(), MeasureError> {
+    fn check_group(&self, plan: &Plan, same_machine: bool) -> Result<(), SessionError> {
         match &plan.round_trip.group {
             Some(group) if !same_machine && !self.server.grants.contains(&Grant::Multicast) => {
-                Err(MeasureError::OptionRejected {
+                Err(SessionError::OptionRejected {
                     option: format!("--multicast {group}"),
                     why: "the server joins no multicast groups for remote clients".to_owned(),
                     next_step: "start it with `linerate server --grant multicast`".to_owned(),
@@ -585,10 +587,10 @@ impl ServerSession<'_> {
     }
 
     /// Checks the grant for CPU load threads.
-    fn check_load(&self, plan: &Plan) -> Result<(), MeasureError> {
+    fn check_load(&self, plan: &Plan) -> Result<(), SessionError> {
         let threads = plan.round_trip.load_threads.server;
         if threads > 0 && !self.server.grants.contains(&Grant::Load) {
-            return Err(MeasureError::OptionRejected {
+            return Err(SessionError::OptionRejected {
                 option: format!(
                     "--load cpu:{}/{threads}",
                     plan.round_trip.load_threads.client
@@ -602,14 +604,14 @@ impl ServerSession<'_> {
         Ok(())
     }
 
-    fn check_sched(&self, plan: &Plan) -> Result<(), MeasureError> {
+    fn check_sched(&self, plan: &Plan) -> Result<(), SessionError> {
         // A positive nice value takes no CPU time from others.
         let needs_grant = !matches!(
             plan.sched.server,
             SchedPolicy::Inherited | SchedPolicy::Nice(0..)
         );
         if needs_grant && !self.server.grants.contains(&Grant::Sched) {
-            return Err(MeasureError::OptionRejected {
+            return Err(SessionError::OptionRejected {
                 option: format!("--sched {}", plan.sched),
                 why: "the server does not let clients choose how its threads are scheduled"
                     .to_owned(),
@@ -628,7 +630,7 @@ impl ServerSession<'_> {
         control: &mut ControlConnection,
         arrivals: &mpsc::Receiver<(u32, AcceptedSocket)>,
         disciplines: &[String],
-    ) -> Result<(Vec<AgreedFlow>, FlowOpenResponder), MeasureError> {
+    ) -> Result<(Vec<AgreedFlow>, FlowOpenResponder), SessionError> {
         let expected = accept.flows.len();
         let start_time = Instant::now();
         // Thousands of flows open one after the other: the timeout restarts with each arrival.
@@ -642,7 +644,7 @@ impl ServerSession<'_> {
                 let opening = match arrival {
                     AcceptedSocket::Exhausted(limit) => {
                         let expected = (expected - flows.len()) as u32;
-                        return Err(MeasureError::FewSockets {
+                        return Err(SessionError::FewSockets {
                             limit,
                             missing: expected,
                         });
@@ -660,15 +662,26 @@ impl ServerSession<'_> {
                     {
                         let client = (grant.port.is_some()).then(|| self.peer.ip());
                         (responder.add(fd, grant.token, client))
-                            .map_err(|error| MeasureError::system("a flow's socket", error))?;
+                            .map_err(|error| SessionError::system("a flow's socket", error))?;
                     }
                     let flow_role = flow_role(Role::Server, grant.direction);
                     let mut options = flow_options(&accept.plan, flow_role);
-                    options.addressing = service::peer_addressing(&accept.plan, self.peer.ip());
+                    options.addressing = flow_socket::peer_addressing(&accept.plan, self.peer.ip());
                     let remote = self.peer.ip();
-                    pace::apply_pacing(&mut options, &accept.plan, flow_role, disciplines, remote);
+                    kernel_pacing::apply_pacing(
+                        &mut options,
+                        &accept.plan,
+                        flow_role,
+                        disciplines,
+                        remote,
+                    );
                     if let Some(max_bps) = self.server.interop.limits().rate_bps {
-                        pace::limit_tcp_rate(&mut options, &accept.plan, flow_role, max_bps);
+                        kernel_pacing::limit_tcp_rate(
+                            &mut options,
+                            &accept.plan,
+                            flow_role,
+                            max_bps,
+                        );
                     }
                     options.force_buffers = accept.plan.forced_buffers.server;
                     flows.push(AgreedFlow {
@@ -690,7 +703,7 @@ impl ServerSession<'_> {
             if last_arrival.elapsed() > ATTACH_TIMEOUT
                 || start_time.elapsed() > attach_timeout(expected)
             {
-                return Err(MeasureError::PeerLost {
+                return Err(SessionError::PeerLost {
                     peer: self.peer,
                     reason: format!(
                         "only {} of {expected} flows arrived within {} s",
@@ -705,9 +718,9 @@ impl ServerSession<'_> {
     }
 
     /// Services the control connection while the session waits for something else.
-    fn poll_control(&self, control: &mut ControlConnection) -> Result<(), MeasureError> {
+    fn poll_control(&self, control: &mut ControlConnection) -> Result<(), SessionError> {
         if self.server.stop.load(Relaxed) {
-            return Err(MeasureError::Interrupted);
+            return Err(SessionError::Interrupted);
         }
         if let Some(Frame::Bye(_) | Frame::Reject(_)) = control.receive()? {
             return Err(self.client_cancelled());
@@ -732,7 +745,7 @@ impl ServerSession<'_> {
         shares_cores: bool,
         counters: (CounterSnapshot, Option<PathCounters>),
         warnings: Vec<String>,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), SessionError> {
         let (local_counters, path_counters) = counters;
         let ipv6 = self.peer.ip().to_canonical().is_ipv6();
         let started = jiff::Timestamp::now();
@@ -777,7 +790,7 @@ impl ServerSession<'_> {
             worker_ended: done,
             stop_requested: &self.server.stop,
             emit: &mut |what| self.emit(what),
-            doubts: accept.caveats.clone(),
+            caveats: accept.caveats.clone(),
             measures_steal: !shares_cores,
             timestamp_warnings: warnings,
             local_counters,
@@ -807,15 +820,15 @@ impl ServerSession<'_> {
         failure.map_or(Ok(()), Err)
     }
 
-    fn unexpected_message(&self, how: &str) -> MeasureError {
-        MeasureError::PeerLost {
+    fn unexpected_message(&self, how: &str) -> SessionError {
+        SessionError::PeerLost {
             peer: self.peer,
             reason: format!("unexpected message: {how}"),
         }
     }
 
-    fn client_cancelled(&self) -> MeasureError {
-        MeasureError::PeerLost {
+    fn client_cancelled(&self) -> SessionError {
+        SessionError::PeerLost {
             peer: self.peer,
             reason: "it cancelled the test before the start".to_owned(),
         }
@@ -833,7 +846,7 @@ fn usable_cpus() -> usize {
     cpu::list_usable().map_or(1, |cpus| cpus.len())
 }
 
-fn new_token() -> Result<FlowToken, MeasureError> {
+fn new_token() -> Result<FlowToken, SessionError> {
     random::bytes().map(FlowToken)
 }
 

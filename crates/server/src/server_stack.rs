@@ -7,16 +7,15 @@ use linerate_record::facts::{HostFacts, Role};
 use linerate_record::plan::{Direction, Plan, TimestampLevel, TransportProtocol, WaitMode};
 use linerate_record::record::Caveat;
 use linerate_record::stack::STACK_NAME;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::thread_plan::ThreadPlan;
-use linerate_session::{checks, pace, setup, stack_rejections as rejections};
+use linerate_session::{kernel_pacing, plan_checks, setup, stack_rejections as rejections};
 use linerate_stack::StackError;
 use linerate_transport::flow_options::FlowRole;
 use linerate_transport::stack_thread::StackThread;
 
 use super::server_state::AcceptedSocket;
-use super::service;
-use crate::stack_services as services;
+use crate::{flow_socket, stack_services as services};
 
 /// Backlog of a flow's own listening port.
 const BACKLOG: u32 = 128;
@@ -60,14 +59,14 @@ impl<'a> ServerStack<'a> {
         self,
         plan: &mut Plan,
         may_force: bool,
-    ) -> Result<Option<Caveat>, MeasureError> {
+    ) -> Result<Option<Caveat>, SessionError> {
         let Self::Netstack(stack) = self else {
-            checks::check_congestion_control(plan, Role::Server)?;
+            plan_checks::check_congestion_control(plan, Role::Server)?;
             plan.forced_buffers.server =
-                checks::check_socket_options(plan, Role::Server, may_force)?;
-            checks::check_wait(plan, Role::Server)?;
-            checks::check_copy_mode(plan, Role::Server)?;
-            return checks::resolve_udp_offload(plan, Role::Server);
+                plan_checks::check_socket_options(plan, Role::Server, may_force)?;
+            plan_checks::check_wait(plan, Role::Server)?;
+            plan_checks::check_copy_mode(plan, Role::Server)?;
+            return plan_checks::resolve_udp_offload(plan, Role::Server);
         };
         rejections::check_server(plan, stack.config())?;
         // Datagrams are sent and received one by one.
@@ -103,9 +102,9 @@ impl<'a> ServerStack<'a> {
         self,
         plan: &Plan,
         host: &HostFacts,
-    ) -> Result<Option<Caveat>, MeasureError> {
+    ) -> Result<Option<Caveat>, SessionError> {
         match self {
-            Self::Kernel => pace::check_pacing(plan, FlowRole::Sender, host),
+            Self::Kernel => kernel_pacing::check_pacing(plan, FlowRole::Sender, host),
             Self::Netstack(_) => Ok(None),
         }
     }
@@ -113,7 +112,7 @@ impl<'a> ServerStack<'a> {
     /// Returns the default congestion control of this end.
     pub fn congestion_control(self) -> Option<String> {
         match self {
-            Self::Kernel => checks::default_congestion_control(),
+            Self::Kernel => plan_checks::default_congestion_control(),
             Self::Netstack(stack) => stack.config().get("tcp.congestion_control"),
         }
     }
@@ -128,7 +127,7 @@ impl<'a> ServerStack<'a> {
         requested: Option<WaitMode>,
         shares_cores: bool,
         busy_threads: usize,
-    ) -> Result<ThreadPlan, MeasureError> {
+    ) -> Result<ThreadPlan, SessionError> {
         match self {
             Self::Kernel => {
                 ThreadPlan::choose(plan, Role::Server, requested, shares_cores, busy_threads)
@@ -156,11 +155,11 @@ impl<'a> ServerStack<'a> {
         peer: IpAddr,
         interface: Option<&str>,
         token: FlowToken,
-    ) -> Result<(AcceptedSocket, u16), MeasureError> {
+    ) -> Result<(AcceptedSocket, u16), SessionError> {
         let Self::Netstack(stack) = self else {
-            let opened = service::open_service(plan, local, peer, interface);
+            let opened = flow_socket::open_service(plan, local, peer, interface);
             let (socket, port) = opened.map_err(|source| match &plan.round_trip.group {
-                Some(group) => MeasureError::OptionRejected {
+                Some(group) => SessionError::OptionRejected {
                     option: format!("--multicast {group}"),
                     why: format!("the server's interface cannot join the group ({source})"),
                     next_step:
@@ -168,7 +167,7 @@ impl<'a> ServerStack<'a> {
                                  host's name"
                             .to_owned(),
                 },
-                None => MeasureError::system("opening a flow's socket", source),
+                None => SessionError::system("opening a flow's socket", source),
             })?;
             return Ok((AcceptedSocket::Kernel(socket), port));
         };
@@ -198,7 +197,7 @@ impl<'a> ServerStack<'a> {
             opened
         });
         let thread_ended =
-            || MeasureError::system("the stack's thread", std::io::Error::other("it ended"));
+            || SessionError::system("the stack's thread", std::io::Error::other("it ended"));
         let (socket, port) = opened.ok_or_else(thread_ended)??;
         Ok((AcceptedSocket::Netstack(socket), port))
     }

@@ -14,19 +14,19 @@ use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_record::plan::TransportProtocol;
 use linerate_session::descriptor_limit;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::loss::LabNetwork;
-use linerate_session::settings::RemoteTuning;
+use linerate_session::remote_settings::RemoteTuning;
 use linerate_stack::SocketId;
 use linerate_stats::units::format_bytes;
 
-use super::limits::{
+use crate::interop_state::InteropState;
+use crate::limits::{
     INTEROP_SOCKET_LIMIT, MEMORY_LIMIT, RESERVED_SOCKETS_PER_TEST, SERVICE_PORT_LIMIT,
     SESSION_PERMIT_LIMIT, TEST_LIMIT,
 };
-use super::server::{EventCallback, Grant, ServerOptions};
-use crate::handlers::InteropState;
-
+use crate::options::{EventCallback, Grant, ServerOptions};
+use crate::test_rejection::{RETRY_LATER, TestRejection};
 /// Time that a test may take to end after its client has disconnected.
 const TEST_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two checks for a free test.
@@ -77,7 +77,7 @@ pub struct ServerState {
     /// Set when the single test has ended.
     pub finished: AtomicBool,
     /// Error that ended the single test.
-    pub failure: Mutex<Option<MeasureError>>,
+    pub failure: Mutex<Option<SessionError>>,
     announced_flows: Mutex<HashMap<FlowToken, AnnouncedFlow>>,
     /// Session permits in use: control connections that have not started a test.
     session_permits: AtomicUsize,
@@ -97,31 +97,6 @@ pub struct ServerState {
     /// A client has reserved the single test.
     single_test_taken: AtomicBool,
 }
-
-/// Rejection of a test.
-#[derive(Debug)]
-pub struct TestRejection {
-    /// Reply to the client.
-    pub reply: Reject,
-    /// Change of the server's options or limits that would allow the test.
-    pub remedy: String,
-}
-
-impl TestRejection {
-    fn new(reply: Reject, remedy: impl Into<String>) -> Self {
-        let remedy = remedy.into();
-        Self { reply, remedy }
-    }
-}
-
-impl From<TestRejection> for Reject {
-    fn from(rejection: TestRejection) -> Self {
-        rejection.reply
-    }
-}
-
-/// Remedy for a limit that other tests have reached.
-const RETRY_LATER: &str = "the client can retry when other tests have ended";
 
 /// Adds to a counter unless the sum would exceed its limit; true when it was added.
 macro_rules! try_add {
@@ -241,7 +216,7 @@ impl ServerState {
     /// may start its next test at once.
     ///
     /// # Errors
-    /// As [`ServerState::claim`].
+    /// As [`ServerState::reserve_test`].
     pub fn wait_for_test(self: &Arc<Self>) -> Result<TestReservation, TestRejection> {
         let deadline = Instant::now() + TEST_END_TIMEOUT;
         loop {

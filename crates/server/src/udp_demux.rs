@@ -6,22 +6,21 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr};
 
 use linerate_protocol::control::FlowToken;
 use linerate_protocol::control::flow::reply;
 use linerate_protocol::sniff::{Classification, TransportKind, classify};
 use linerate_protocol::unrelated_protocol;
 use linerate_record::plan::TransportProtocol;
-use linerate_sys::clock::Nanos;
 use linerate_sys::{clock, datagram};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::acceptor::canonical;
-use super::limits::TEST_LIMIT;
-use super::server_state::{AnnouncedFlow, ServerState};
 use crate::handlers as protocols;
-use crate::handlers::{ExpectedFlow, OpenFlowEntry, ProtocolHandler, UnvalidatedPermit};
+use crate::handlers::ProtocolHandler;
+use crate::interop_state::{ExpectedFlow, IncomingFlow, UnvalidatedPermit, canonical};
+use crate::limits::TEST_LIMIT;
+use crate::server_state::{AnnouncedFlow, ServerState};
 
 /// Most bytes of queued early datagrams, over all flows that start in one poll.
 const MAX_EARLY_BYTES: usize = 8 << 20;
@@ -41,38 +40,6 @@ const FLOW_BUFFER_BYTES: usize = 1 << 20;
 
 /// Datagrams that a new socket may have received before it was connected.
 const MAX_PRECONNECT_DATAGRAMS: usize = 1_024;
-
-/// Connection or UDP flow that is handed to a test.
-pub struct IncomingFlow {
-    /// Socket, connected to the peer.
-    pub socket: Socket,
-    pub peer: SocketAddr,
-    /// Datagrams that arrived before the socket was connected, with their receive times.
-    pub early_datagrams: Vec<(Nanos, Box<[u8]>)>,
-    /// Guard that prevents a second start of the same UDP flow.
-    pub key: Option<OpenFlowEntry>,
-}
-
-impl IncomingFlow {
-    /// Wraps a TCP connection.
-    pub fn from_tcp(stream: TcpStream, peer: SocketAddr) -> Self {
-        Self {
-            socket: stream.into(),
-            peer,
-            early_datagrams: Vec::new(),
-            key: None,
-        }
-    }
-
-    /// Size in bytes of the largest early datagram.
-    pub fn largest_datagram_bytes(&self) -> u64 {
-        let sizes = self
-            .early_datagrams
-            .iter()
-            .map(|(_, datagram)| datagram.len());
-        sizes.max().unwrap_or(0) as u64
-    }
-}
 
 /// UDP flow that starts.
 pub struct PendingUdpFlow {
@@ -426,7 +393,7 @@ mod tests {
     use linerate_protocol::iperf2::{Iperf2Direction, Iperf2Settings};
 
     use super::*;
-    use crate::server::ServerOptions;
+    use crate::options::ServerOptions;
     /// A distinct sender for each number.
     fn sender(number: u16) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], 1 + number))

@@ -7,12 +7,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
-use linerate_protocol::control::clock::{ClockSample, OffsetEstimate};
+use linerate_protocol::control::clock_offset::{ClockSample, OffsetEstimate};
 use linerate_protocol::control::{
     Accept, Bye, ClockRequest, ControlCodec, Frame, PresharedKey, Propose, Reject, StartRun,
 };
 use linerate_record::event::EventKind;
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind};
 use linerate_record::record::{Caveat, Record};
 use linerate_record::stack::ControlPath;
@@ -20,24 +21,20 @@ use linerate_sys::{clock, fd_table};
 use linerate_transport::flow_options::FlowRole;
 use linerate_workload::timestamps::ClockOffsets;
 
-use super::agreement::{apply_reply, granted_flows};
-use super::client_doubts::warnings_before;
-use super::control_connection::{ControlConnection, SERVER_SILENCE_TIMEOUT};
-use super::cpu_load::CpuLoad;
-use super::dial::{AddressFamily, SourceBinding, connect};
-use super::local_stack::{LocalStack, try_in_order};
-use super::setup::ReadyWorkers;
-use super::thread_plan::{ThreadPlan, usable_cpus};
-use super::{boot_id, descriptor_limit, hello, pace, random, setup};
+use crate::client_agreement::{apply_reply, granted_flows};
+use crate::client_caveats::warnings_before;
+use crate::client_stack::{ClientStack, try_in_order};
+use crate::control_connection::{ControlConnection, SERVER_SILENCE_TIMEOUT};
 use crate::coordinator::Coordinator;
-use crate::error::MeasureError;
+use crate::cpu_load::CpuLoad;
+use crate::dial::{AddressFamily, RETRY_INTERVAL, SourceBinding, connect};
+use crate::error::SessionError;
 use crate::flow_memory::FlowMemory;
 use crate::loss::{LabNetwork, PathCounters, read_local_counters};
 use crate::record_assembly::{RecordInputs, assemble_record};
-
-/// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
-pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-
+use crate::setup::ReadyWorkers;
+use crate::thread_plan::{ThreadPlan, usable_cpus};
+use crate::{boot_id, descriptor_limit, hello, kernel_pacing, random, setup};
 /// Test to request from a server.
 #[derive(Clone, Debug)]
 pub struct Client {
@@ -61,7 +58,7 @@ impl Client {
         &self,
         stop: &AtomicBool,
         emit: &mut dyn FnMut(EventKind),
-    ) -> Result<(Record, Option<MeasureError>), MeasureError> {
+    ) -> Result<(Record, Option<SessionError>), SessionError> {
         self.run_in_network(None, stop, emit)
     }
 
@@ -74,13 +71,13 @@ impl Client {
         network: Option<&Arc<LabNetwork>>,
         stop: &AtomicBool,
         emit: &mut dyn FnMut(EventKind),
-    ) -> Result<(Record, Option<MeasureError>), MeasureError> {
+    ) -> Result<(Record, Option<SessionError>), SessionError> {
         // Checked first, so that an option this machine lacks is reported here and not by the
         // server.
         usable_cpus(&self.plan, Role::Client)?;
         fd_table::raise_open_file_limit();
         let local = SourceBinding::parse(self.plan.bind.as_deref())?;
-        let stack = LocalStack::start(&self.plan)?;
+        let stack = ClientStack::start(&self.plan)?;
         let started = Instant::now();
         loop {
             let attempted = self.attempt(&stack, &local, network, stop, emit);
@@ -88,7 +85,7 @@ impl Client {
                 Err(error) if error.may_pass() && started.elapsed() < self.retry_timeout => {
                     std::thread::sleep(RETRY_INTERVAL);
                     if stop.load(Relaxed) {
-                        return Err(MeasureError::Interrupted);
+                        return Err(SessionError::Interrupted);
                     }
                 }
                 done => return done.map(|done| stack.explain_results(done)),
@@ -99,12 +96,12 @@ impl Client {
     /// Makes one attempt, from the connect to the record.
     fn attempt(
         &self,
-        stack: &LocalStack,
+        stack: &ClientStack,
         local: &SourceBinding,
         network: Option<&Arc<LabNetwork>>,
         stop: &AtomicBool,
         emit: &mut dyn FnMut(EventKind),
-    ) -> Result<(Record, Option<MeasureError>), MeasureError> {
+    ) -> Result<(Record, Option<SessionError>), SessionError> {
         let stream = stack.connect(self, local, stop)?;
         let (near, server) = (stream.local, stream.peer);
         let hello_frame = hello(boot_id());
@@ -112,7 +109,7 @@ impl Client {
             None => ControlCodec::client(hello_frame),
             Some(key) => ControlCodec::authenticated_client(hello_frame, random::new_proof(key)?),
         };
-        let connection = connection.map_err(|source| MeasureError::Protocol {
+        let connection = connection.map_err(|source| SessionError::Protocol {
             peer: server,
             source,
         })?;
@@ -168,7 +165,7 @@ impl Client {
         });
         let reason = self.wait_reason(&thread_plan, &accept);
         let plan = Arc::new(plan);
-        let disciplines = pace::qdiscs(&host);
+        let disciplines = kernel_pacing::qdiscs(&host);
         let flows = granted_flows(&plan, &accept, near, server, local, &disciplines);
         let local_address = stack
             .local_address_towards(server.ip())
@@ -183,7 +180,7 @@ impl Client {
             flows,
             &mut || {
                 if stop.load(Relaxed) {
-                    return Err(MeasureError::Interrupted);
+                    return Err(SessionError::Interrupted);
                 }
                 match control.receive()? {
                     None | Some(Frame::Heartbeat(_)) => {}
@@ -226,20 +223,20 @@ impl Client {
             },
             wait_reason: reason,
         });
-        let mut doubts = accept.caveats.clone();
-        doubts.extend(offload_warning);
-        doubts.extend(pacing_warning);
-        doubts.extend(warnings_before(&plan, shares_cores, host.cpu.logical));
-        for doubt in &doubts {
+        let mut caveats = accept.caveats.clone();
+        caveats.extend(offload_warning);
+        caveats.extend(pacing_warning);
+        caveats.extend(warnings_before(&plan, shares_cores, host.cpu.logical));
+        for caveat in &caveats {
             emit(EventKind::CaveatRaised {
-                caveat: doubt.clone(),
+                caveat: caveat.clone(),
             });
         }
         let ipv6 = server.ip().to_canonical().is_ipv6();
         let local_counters = read_local_counters(Role::Client, &host, ipv6);
         let path_counters = PathCounters::open(network, local_address, server.ip());
         let _load = CpuLoad::start(plan.round_trip.load_threads.client)
-            .map_err(|error| MeasureError::system("new thread", error))?;
+            .map_err(|error| SessionError::system("new thread", error))?;
         let started = Timestamp::now();
         control.send(StartRun {
             wait: Some(thread_plan.wait),
@@ -264,7 +261,7 @@ impl Client {
             worker_ended: done,
             stop_requested: stop,
             emit,
-            doubts,
+            caveats,
             measures_steal: true,
             timestamp_warnings: Vec::new(),
             local_counters,
@@ -308,7 +305,7 @@ impl Client {
         });
         if clock_unknown {
             record.validity.push(Caveat::new(
-                "clock-unknown",
+                CaveatId::ClockUnknown,
                 "the offset of the server's clock is unknown: timestamps of both ends are not combined",
             ));
         }
@@ -330,7 +327,7 @@ impl Client {
     }
 
     /// Returns the usable addresses of the server, in the resolver's order; never empty.
-    pub fn addresses(&self, local: &SourceBinding) -> Result<Vec<SocketAddr>, MeasureError> {
+    pub fn addresses(&self, local: &SourceBinding) -> Result<Vec<SocketAddr>, SessionError> {
         let host = self.plan.host.as_str();
         // Brackets as in URLs are removed: [::1] is written next to a port.
         let name = host.trim_start_matches('[').trim_end_matches(']');
@@ -344,7 +341,7 @@ impl Client {
         };
         let all: Vec<SocketAddr> = (name, self.plan.port)
             .to_socket_addrs()
-            .map_err(|source| MeasureError::UnknownName {
+            .map_err(|source| SessionError::UnknownName {
                 host: host.to_owned(),
                 source,
             })?
@@ -370,7 +367,7 @@ impl Client {
             };
             let host = host.to_owned();
             return Err(match literal {
-                Some(address) => MeasureError::FamilyMismatch {
+                Some(address) => SessionError::FamilyMismatch {
                     host,
                     family: match address.is_ipv4() {
                         true => AddressFamily::V4.name(),
@@ -378,7 +375,7 @@ impl Client {
                     },
                     option,
                 },
-                None => MeasureError::NoAddress {
+                None => SessionError::NoAddress {
                     host,
                     family: family.name(),
                 },
@@ -391,7 +388,7 @@ impl Client {
             SocketAddr::V4(_) => false,
         };
         if !over_netstack && local.interface.is_none() && usable.iter().all(lacks_scope) {
-            return Err(MeasureError::NoInterface {
+            return Err(SessionError::NoInterface {
                 host: name.to_owned(),
             });
         }
@@ -402,7 +399,7 @@ impl Client {
         &self,
         local: &SourceBinding,
         stop: &AtomicBool,
-    ) -> Result<TcpStream, MeasureError> {
+    ) -> Result<TcpStream, SessionError> {
         try_in_order(self.addresses(local)?, |address| {
             connect(address, local, stop)
         })
@@ -414,7 +411,7 @@ impl Client {
 fn clock_offset(
     control: &mut ControlConnection,
     stop: &AtomicBool,
-) -> Result<Option<(u64, OffsetEstimate)>, MeasureError> {
+) -> Result<Option<(u64, OffsetEstimate)>, SessionError> {
     /// Number of requests; the one with the shortest round trip decides.
     const CLOCK_REQUESTS: usize = 40;
     /// Limit for long paths: the server waits at least this long after a test.
@@ -447,7 +444,7 @@ fn paced_role(plan: &Plan) -> FlowRole {
     }
 }
 
-fn rejected_by(peer: SocketAddr, rejection: Reject) -> MeasureError {
+fn rejected_by(peer: SocketAddr, rejection: Reject) -> SessionError {
     let Reject {
         problem,
         exit_code,
@@ -455,9 +452,9 @@ fn rejected_by(peer: SocketAddr, rejection: Reject) -> MeasureError {
     } = rejection;
     let problem = Box::new(problem);
     if may_pass {
-        MeasureError::PeerBusy { peer, problem }
+        SessionError::PeerBusy { peer, problem }
     } else {
-        MeasureError::PeerRejected {
+        SessionError::PeerRejected {
             peer,
             problem,
             exit_code,
@@ -465,20 +462,20 @@ fn rejected_by(peer: SocketAddr, rejection: Reject) -> MeasureError {
     }
 }
 
-pub(super) fn unexpected_message(peer: SocketAddr, reason: &str) -> MeasureError {
-    MeasureError::PeerLost {
+pub(super) fn unexpected_message(peer: SocketAddr, reason: &str) -> SessionError {
+    SessionError::PeerLost {
         peer,
         reason: format!("unexpected message: {reason}"),
     }
 }
 
 /// Returns the error of a run with a broken flow: its figures end at the break.
-fn broken_flow(record: &Record, server: SocketAddr) -> Option<MeasureError> {
-    let broken = |doubt: &&Caveat| doubt.id == "stream-broken";
-    let doubt = record.validity.iter().find(broken)?;
-    (!record.interrupted).then(|| MeasureError::PeerFailed {
+fn broken_flow(record: &Record, server: SocketAddr) -> Option<SessionError> {
+    let broken = |caveat: &&Caveat| caveat.id == CaveatId::StreamBroken;
+    let caveat = record.validity.iter().find(broken)?;
+    (!record.interrupted).then(|| SessionError::PeerFailed {
         peer: server,
-        situation: format!("the run was cut short: {}", doubt.reason),
+        situation: format!("the run was cut short: {}", caveat.reason),
         next_step:
             "find what resets the connections (a firewall; see the messages of the server); the \
                     figures cover the time until then"

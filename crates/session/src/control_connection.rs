@@ -16,7 +16,7 @@ use linerate_sys::socket::MessageFlags;
 use socket2::Socket;
 
 use crate::coordinator::ControlChannel;
-use crate::error::MeasureError;
+use crate::error::SessionError;
 
 /// Silence after which a server drops a client. It outlasts a process that is stopped for ten
 /// seconds, in a debugger or with its virtual machine. A killed process closes its connection at
@@ -34,7 +34,8 @@ pub const HANDSHAKE_STATE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest sleep in the handshake: the delay until a stop is noticed.
 const STOP_POLL_NS: Nanos = 50_000_000;
 
-/// Reads of one [`ControlConnection::receive`]: a peer that sends without pause does not block the caller.
+/// Reads of one [`ControlConnection::receive`]: a peer that sends without pause does not block the
+/// caller.
 const MAX_READS_PER_RECEIVE: usize = 64;
 
 /// Idle time of the sender after which a heartbeat is sent.
@@ -54,13 +55,13 @@ impl ControlStream {
     ///
     /// # Errors
     /// When its options cannot be set, or it is broken already.
-    pub fn from_tcp(stream: TcpStream) -> Result<Self, MeasureError> {
+    pub fn from_tcp(stream: TcpStream) -> Result<Self, SessionError> {
         let addresses = || -> io::Result<(SocketAddr, SocketAddr)> {
             stream.set_nodelay(true)?;
             Ok((stream.local_addr()?, stream.peer_addr()?))
         };
         let (local, peer) =
-            addresses().map_err(|error| MeasureError::system("control connection", error))?;
+            addresses().map_err(|error| SessionError::system("control connection", error))?;
         Ok(Self {
             socket: Socket::from(stream),
             local,
@@ -97,7 +98,7 @@ impl ControlConnection {
     ///
     /// # Errors
     /// When the socket cannot be made non-blocking, or is broken already.
-    pub fn new(stream: ControlStream, codec: ControlCodec) -> Result<Self, MeasureError> {
+    pub fn new(stream: ControlStream, codec: ControlCodec) -> Result<Self, SessionError> {
         Self::from_socket(stream.socket, codec, stream.local, stream.peer)
     }
 
@@ -106,9 +107,9 @@ impl ControlConnection {
         codec: ControlCodec,
         local: SocketAddr,
         peer: SocketAddr,
-    ) -> Result<Self, MeasureError> {
+    ) -> Result<Self, SessionError> {
         (stream.set_nonblocking(true))
-            .map_err(|error| MeasureError::system("control connection", error))?;
+            .map_err(|error| SessionError::system("control connection", error))?;
         let mut connection = Self {
             stream,
             codec,
@@ -152,7 +153,7 @@ impl ControlConnection {
     ///
     /// # Errors
     /// When they are not our protocol.
-    pub fn preload(&mut self, bytes: &[u8]) -> Result<(), MeasureError> {
+    pub fn preload(&mut self, bytes: &[u8]) -> Result<(), SessionError> {
         self.codec
             .receive(bytes)
             .map_err(|source| self.protocol_error(source))
@@ -162,7 +163,7 @@ impl ControlConnection {
     ///
     /// # Errors
     /// When the remote end is lost.
-    pub fn send(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
+    pub fn send(&mut self, frame: impl Into<Frame>) -> Result<(), SessionError> {
         let frame = frame.into();
         self.codec
             .send(&frame)
@@ -175,7 +176,7 @@ impl ControlConnection {
     ///
     /// # Errors
     /// When the remote end is lost.
-    pub fn send_heartbeat(&mut self) -> Result<(), MeasureError> {
+    pub fn send_heartbeat(&mut self) -> Result<(), SessionError> {
         if clock::now() < self.last_sent_ns + HEARTBEAT_INTERVAL_NS
             || self.codec.peer_hello().is_none()
         {
@@ -194,7 +195,7 @@ impl ControlConnection {
     ///
     /// # Errors
     /// When the remote end is lost.
-    pub fn flush(&mut self) -> Result<(), MeasureError> {
+    pub fn flush(&mut self) -> Result<(), SessionError> {
         while !self.codec.outgoing().is_empty() {
             // A plain write to a closed connection would raise SIGPIPE.
             match socket::send(&self.stream, self.codec.outgoing(), MessageFlags::DONT_WAIT) {
@@ -217,7 +218,7 @@ impl ControlConnection {
     /// # Errors
     /// When the remote end closed the connection, violated the protocol, sent no hello within
     /// [`HANDSHAKE_STATE_TIMEOUT`], or was silent for longer than the timeout since then.
-    pub fn receive(&mut self) -> Result<Option<Frame>, MeasureError> {
+    pub fn receive(&mut self) -> Result<Option<Frame>, SessionError> {
         for _ in 0..MAX_READS_PER_RECEIVE {
             let frame = self.codec.next_frame();
             if let Some(frame) = frame.map_err(|source| self.protocol_error(source))? {
@@ -264,7 +265,7 @@ impl ControlConnection {
         Ok(None)
     }
 
-    /// Waits until data arrives here or on `other`, or until `deadline_after`.
+    /// Waits until data arrives here or on `extra_fd`, or until `deadline`.
     ///
     /// # Errors
     /// Errors of `poll`.
@@ -272,7 +273,7 @@ impl ControlConnection {
         &self,
         extra_fd: Option<BorrowedFd<'_>>,
         deadline: Nanos,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), SessionError> {
         let timeout = Duration::from_nanos(deadline.saturating_sub(clock::now()));
         let socket = self.stream.as_fd();
         let mut events = vec![(socket, Readiness::Receive)];
@@ -282,7 +283,7 @@ impl ControlConnection {
         events.extend(extra_fd.map(|fd| (fd, Readiness::Receive)));
         poll_any(&events, timeout)
             .map(|_| ())
-            .map_err(|error| MeasureError::system("poll", error))
+            .map_err(|error| SessionError::system("poll", error))
     }
 
     /// Limits the length of received frames (see [`Connection::limit_frame_bytes`]).
@@ -293,12 +294,13 @@ impl ControlConnection {
     /// Waits for the next frame that is not a heartbeat, at most for [`HANDSHAKE_STATE_TIMEOUT`].
     ///
     /// # Errors
-    /// Those of [`Self::receive`], a timeout, and [`MeasureError::Interrupted`] when `stop` is set.
-    pub fn receive_next(&mut self, stop: &AtomicBool) -> Result<Frame, MeasureError> {
+    /// Those of [`Self::receive`], a timeout, and [`SessionError::Interrupted`] when `stop` is set.
+    pub fn receive_next(&mut self, stop: &AtomicBool) -> Result<Frame, SessionError> {
         self.receive_until(deadline_after(HANDSHAKE_STATE_TIMEOUT), stop, &mut || {})
     }
 
-    /// Waits as [`Self::receive_next`] does until `deadline_after`, and calls `idle` at each wake-up.
+    /// Waits as [`Self::receive_next`] does until `deadline`, and calls `idle` at each
+    /// wake-up.
     ///
     /// # Errors
     /// Those of [`Self::receive_next`].
@@ -307,14 +309,14 @@ impl ControlConnection {
         deadline: Nanos,
         stop: &AtomicBool,
         idle: &mut dyn FnMut(),
-    ) -> Result<Frame, MeasureError> {
+    ) -> Result<Frame, SessionError> {
         loop {
             match self.receive()? {
                 None | Some(Frame::Heartbeat(_)) => {}
                 Some(frame) => return Ok(frame),
             }
             if stop.load(Relaxed) {
-                return Err(MeasureError::Interrupted);
+                return Err(SessionError::Interrupted);
             }
             let now = clock::now();
             // Heartbeats do not extend the deadline: a state without progress ends.
@@ -332,7 +334,7 @@ impl ControlConnection {
     }
 
     /// Sends queued bytes, closes this direction, and waits until the remote end closes too, for at
-    /// most `patience`. Closing with unread data would reset the connection, and the remote end
+    /// most `timeout`. Closing with unread data would reset the connection, and the remote end
     /// would lose data that it has not read yet.
     pub fn close(mut self, timeout: Duration) {
         let deadline = deadline_after(timeout);
@@ -367,7 +369,7 @@ impl ControlConnection {
 
     /// Error of a failed call. Before the remote end's hello, its close can appear as a reset,
     /// because our hello was still in flight.
-    fn call_error(&self, error: &io::Error) -> MeasureError {
+    fn call_error(&self, error: &io::Error) -> SessionError {
         match error.kind() {
             io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
                 if self.codec.peer_hello().is_none() =>
@@ -380,14 +382,14 @@ impl ControlConnection {
 
     /// Error of a remote end that accepts a connection and sends nothing: another program, or a
     /// hang.
-    fn hello_timeout(&self) -> MeasureError {
+    fn hello_timeout(&self) -> SessionError {
         let seconds = HANDSHAKE_STATE_TIMEOUT.as_secs();
         self.no_hello(&format!("accepted the connection and in {seconds} s"))
     }
 
     /// Error of a remote end that sends no hello: another program.
-    fn no_hello(&self, action: &str) -> MeasureError {
-        MeasureError::PeerFailed {
+    fn no_hello(&self, action: &str) -> SessionError {
+        SessionError::PeerFailed {
             peer: self.peer,
             situation: format!("{action} sent no linerate hello"),
             next_step:
@@ -397,15 +399,15 @@ impl ControlConnection {
         }
     }
 
-    fn peer_lost(&self, reason: impl Into<String>) -> MeasureError {
-        MeasureError::PeerLost {
+    fn peer_lost(&self, reason: impl Into<String>) -> SessionError {
+        SessionError::PeerLost {
             peer: self.peer,
             reason: reason.into(),
         }
     }
 
-    fn protocol_error(&self, source: linerate_protocol::control::ControlError) -> MeasureError {
-        MeasureError::Protocol {
+    fn protocol_error(&self, source: linerate_protocol::control::ControlError) -> SessionError {
+        SessionError::Protocol {
             peer: self.peer,
             source,
         }
@@ -413,23 +415,23 @@ impl ControlConnection {
 }
 
 impl ControlChannel for ControlConnection {
-    fn receive(&mut self) -> Result<Option<Frame>, MeasureError> {
+    fn receive(&mut self) -> Result<Option<Frame>, SessionError> {
         Self::receive(self)
     }
 
-    fn send(&mut self, frame: Frame) -> Result<(), MeasureError> {
+    fn send(&mut self, frame: Frame) -> Result<(), SessionError> {
         Self::send(self, frame)
     }
 
-    fn send_heartbeat(&mut self) -> Result<(), MeasureError> {
+    fn send_heartbeat(&mut self) -> Result<(), SessionError> {
         Self::send_heartbeat(self)
     }
 
-    fn flush(&mut self) -> Result<(), MeasureError> {
+    fn flush(&mut self) -> Result<(), SessionError> {
         Self::flush(self)
     }
 
-    fn wait(&self, extra_fd: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError> {
+    fn wait(&self, extra_fd: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), SessionError> {
         Self::wait(self, extra_fd, deadline)
     }
 
@@ -442,7 +444,7 @@ impl ControlChannel for ControlConnection {
     }
 }
 
-/// Returns the time that is `patience` from now.
+/// Returns the time that is `timeout` from now.
 pub fn deadline_after(timeout: Duration) -> Nanos {
     let timeout = Nanos::try_from(timeout.as_nanos()).unwrap_or(Nanos::MAX);
     clock::now().saturating_add(timeout)
@@ -460,7 +462,7 @@ mod tests {
     fn receive_after_silence(
         seconds: u64,
         sends_hello: bool,
-    ) -> Result<Option<Frame>, MeasureError> {
+    ) -> Result<Option<Frame>, SessionError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (near, _) = listener.accept().unwrap();
@@ -489,7 +491,7 @@ mod tests {
         assert!(matches!(receive_after_silence(12, true), Ok(None)));
         assert!(matches!(
             receive_after_silence(21, true),
-            Err(MeasureError::PeerLost { .. })
+            Err(SessionError::PeerLost { .. })
         ));
     }
 
@@ -498,7 +500,7 @@ mod tests {
         assert!(matches!(receive_after_silence(9, false), Ok(None)));
         assert!(matches!(
             receive_after_silence(12, false),
-            Err(MeasureError::PeerFailed { .. })
+            Err(SessionError::PeerFailed { .. })
         ));
     }
 }

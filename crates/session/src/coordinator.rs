@@ -1,8 +1,8 @@
 //! Coordinator of one end of a run, from the start to the exchange of results.
 //!
 //! Both ends do the same here: they keep the time, report intervals, send their totals and exchange
-//! results. The threads that move payload are [`worker`](linerate_workload::worker)s; their results become figures
-//! in [`results`](crate::results).
+//! results. The threads that move payload are [`worker`](linerate_workload::worker)s; their results
+//! become figures in [`result_builder`](crate::result_builder).
 
 mod control_channel;
 mod exchange;
@@ -25,6 +25,7 @@ use linerate_protocol::control::{EndResults, StopRun as StopFrame};
 use linerate_record::cost::{MachineTime, ProcessorTime};
 use linerate_record::event::EventKind;
 use linerate_record::facts::{HostFacts, Role};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, SchedPolicy, TransportProtocol};
 use linerate_record::record::{Caveat, Interval};
 use linerate_sys::clock::Nanos;
@@ -35,15 +36,15 @@ use linerate_sys::thread::install_wake_handler;
 use linerate_sys::{clock, readiness, scheduling};
 use linerate_transport::call_times::{CallStats, merge_call_stats};
 use linerate_transport::flow_options::FlowRole;
-use linerate_transport::stack_thread::{stack_warnings as stack_doubts, thread_schedule};
+use linerate_transport::stack_thread::{stack_caveats, thread_schedule};
 use linerate_transport::{RunClock, SocketWatch};
-use linerate_workload::flow::{FlowEndResults, FlowShared};
-use linerate_workload::flow_counters::PayloadTotals;
+use linerate_workload::flow::FlowEndResults;
 use linerate_workload::timestamps::{TimestampLog, TimestampPass};
 use linerate_workload::worker::{StartBarrier, WorkerHandle};
 
 use self::exchange::ExchangeState;
-use crate::error::MeasureError;
+use crate::error::SessionError;
+use crate::flow_handle::{CounterReading, FlowHandle};
 use crate::flow_memory::FlowMemory;
 use crate::interval_series::MergedSeries;
 use crate::loss::{CounterSnapshot, netstack_counters};
@@ -85,24 +86,6 @@ const WAKE_INTERVAL_AT_END_NS: Nanos = 10_000_000;
 /// hundreds of threads that are woken whenever one of them ends would do nothing else.
 const WAKE_INTERVAL_PER_THREAD_NS: Nanos = 100_000;
 
-/// Flow as seen by the coordinator.
-pub struct FlowHandle {
-    pub id: u32,
-    pub direction: Direction,
-    pub role: FlowRole,
-    /// State shared with the flow's thread.
-    pub shared: Arc<FlowShared>,
-    /// Observer of its socket, which keeps the descriptor open and closes it on drop.
-    pub socket_watch: Option<SocketWatch>,
-}
-
-/// Finds a flow by number in `flows`, which are sorted by number.
-#[must_use]
-pub fn find_flow(flows: &[FlowHandle], id: u32) -> Option<&FlowHandle> {
-    let index = flows.binary_search_by_key(&id, |flow| flow.id).ok()?;
-    flows.get(index)
-}
-
 /// Coordinator of one end of a run, ready to start.
 pub struct Coordinator<'a> {
     pub role: Role,
@@ -123,7 +106,7 @@ pub struct Coordinator<'a> {
     /// Callback for events.
     pub emit: &'a mut dyn FnMut(EventKind),
     /// Warnings about the figures that are known before the start.
-    pub doubts: Vec<Caveat>,
+    pub caveats: Vec<Caveat>,
     /// This end measures steal time; of two ends on one machine, one does.
     pub measures_steal: bool,
     /// Reasons where timestamping is less than requested.
@@ -150,15 +133,7 @@ pub struct RunResults {
     /// Stopped early by a user at either end.
     pub interrupted: bool,
     /// Error that ended the run before the exchange of results.
-    pub failure: Option<MeasureError>,
-}
-
-/// Counters of a flow or a direction at one moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct CounterReading {
-    pub totals: PayloadTotals,
-    /// Retransmitted TCP segments.
-    pub retransmits: u64,
+    pub failure: Option<SessionError>,
 }
 
 struct RunState<'a> {
@@ -198,7 +173,7 @@ struct RunState<'a> {
     steal_ticks: Option<StealTicks>,
     /// The memory of the flows was sampled.
     memory_sampled: bool,
-    /// Time of the last progress check; `calls` has the flows' counters then.
+    /// Time of the last progress check; `last_calls` has the flows' counters then.
     progress_checked_ns: Nanos,
     /// Time when this end was requested to stop.
     stop_requested_ns: Option<Nanos>,
@@ -315,7 +290,7 @@ impl ResultTimeout {
 }
 
 impl RunState<'_> {
-    fn run_loop(&mut self) -> Result<(), MeasureError> {
+    fn run_loop(&mut self) -> Result<(), SessionError> {
         loop {
             self.receive_frames()?;
             let now = clock::now();
@@ -330,7 +305,7 @@ impl RunState<'_> {
                 let timeout = Duration::from_nanos(wake_up_ns.saturating_sub(now));
                 let has_waited =
                     readiness::poll(&self.coordinator.worker_ended, Readiness::Receive, timeout);
-                has_waited.map_err(|error| MeasureError::system("poll", error))?;
+                has_waited.map_err(|error| SessionError::system("poll", error))?;
             } else {
                 self.coordinator.control.send_heartbeat()?;
                 self.coordinator.control.flush()?;
@@ -399,23 +374,23 @@ impl RunState<'_> {
     }
 
     /// Ends the run before its time and notifies the other end.
-    fn stop_early(&mut self, now: Nanos, why: String) -> Result<(), MeasureError> {
+    fn stop_early(&mut self, now: Nanos, why: String) -> Result<(), SessionError> {
         self.exchange.stop_exchanged = true;
         self.interrupt(now);
         self.send(StopFrame { reason: why })
     }
 
-    fn handle_time(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn handle_time(&mut self, now: Nanos) -> Result<(), SessionError> {
         if self.coordinator.stop_requested.load(Relaxed) && !self.exchange.stop_exchanged {
             self.stop_early(now, "interrupted".to_owned())?;
         }
-        if let Some((limit_ns, doubt)) = self.coordinator.time_limit.clone()
+        if let Some((limit_ns, caveat)) = self.coordinator.time_limit.clone()
             && now >= self.timeline.start_ns.saturating_add(limit_ns)
             && !self.exchange.stop_exchanged
             && !self.coordinator.barrier.phase.is_ending()
         {
-            self.stop_early(now, doubt.reason.clone())?;
-            self.coordinator.doubts.push(doubt);
+            self.stop_early(now, caveat.reason.clone())?;
+            self.coordinator.caveats.push(caveat);
         }
         if !self.has_baseline && now >= self.timeline.count_from_ns {
             self.has_baseline = true;
@@ -519,7 +494,7 @@ impl RunState<'_> {
     }
 
     /// Passes the number of rejected datagrams to the control channel, early in the run.
-    fn check_rejected_datagrams(&self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_rejected_datagrams(&self, now: Nanos) -> Result<(), SessionError> {
         // After the start phase, a lost peer ends the run with the figures that exist.
         let is_early = now < self.timeline.start_ns.saturating_add(REJECTION_WINDOW_NS);
         let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
@@ -536,7 +511,7 @@ impl RunState<'_> {
     }
 
     /// Aborts a run that makes no progress any more.
-    fn check_stall(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn check_stall(&mut self, now: Nanos) -> Result<(), SessionError> {
         let bytes = self
             .coordinator
             .flows
@@ -580,7 +555,7 @@ impl RunState<'_> {
             .as_ref()
             .map(|&(_, sent_ns)| sent_ns);
         if sent_ns.is_some_and(times_out) {
-            return Err(MeasureError::PeerLost {
+            return Err(SessionError::PeerLost {
                 peer: self.coordinator.control.peer(),
                 reason: "it responds, but sends no results".to_owned(),
             });
@@ -635,17 +610,17 @@ impl RunState<'_> {
     }
 
     fn result_builder(&self) -> ResultBuilder<'_> {
-        let mut doubts = self.coordinator.doubts.clone();
+        let mut caveats = self.coordinator.caveats.clone();
         let stack = self.coordinator.host.stack.as_deref();
-        for doubt in stack.map(stack_doubts::stack_warnings).unwrap_or_default() {
+        for caveat in stack.map(stack_caveats::stack_warnings).unwrap_or_default() {
             // Warnings about all threads of this end are in the list already.
-            if doubts.iter().all(|known| known.id != doubt.id) {
-                doubts.push(doubt);
+            if caveats.iter().all(|known| known.id != caveat.id) {
+                caveats.push(caveat);
             }
         }
         if self.exchange.drain_incomplete {
-            doubts.push(Caveat::new(
-                "drain-cut",
+            caveats.push(Caveat::new(
+                CaveatId::DrainCut,
                 format!(
                     "payload was still in flight {} s after the end and is not counted",
                     DRAIN_TIMEOUT_NS / 1_000_000_000
@@ -677,7 +652,7 @@ impl RunState<'_> {
             call_tally: self.call_tally.as_ref(),
             steal_ticks: self.steal_ticks.as_ref(),
             interrupted: self.exchange.interrupted,
-            doubts,
+            caveats,
             counters: match &self.coordinator.host.stack {
                 None => self.coordinator.local_counters.read_again(),
                 Some(stack) => netstack_counters(self.coordinator.role, stack),
@@ -686,7 +661,7 @@ impl RunState<'_> {
     }
 
     /// Ends the threads after a failure, and returns all results.
-    fn finish(mut self, failure: Option<MeasureError>) -> RunResults {
+    fn finish(mut self, failure: Option<SessionError>) -> RunResults {
         if failure.is_some() {
             self.coordinator.barrier.phase.abort();
             // A receiver's figures do not cover the time after the failure.

@@ -11,8 +11,8 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::timestamps::scheduler_tracer;
 use linerate_workload::timestamps::scheduler_tracer::required_resources;
 
-use super::setup::flow_role;
-use crate::error::MeasureError;
+use crate::error::SessionError;
+use crate::flow_handle::flow_role;
 use crate::wait_policy;
 
 /// Descriptors beyond those of flows and threads: the wake-up socket pair and kernel files that are
@@ -34,8 +34,8 @@ struct CpuCounts {
 /// Rejects a test that needs more descriptors than this process may open.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`].
-pub fn check(plan: &Plan, role: Role) -> Result<(), MeasureError> {
+/// [`SessionError::OptionRejected`].
+pub fn check(plan: &Plan, role: Role) -> Result<(), SessionError> {
     let (Some(limit), Some(open)) = (fd_table::open_file_limit(), fd_table::count_open_files())
     else {
         return Ok(());
@@ -55,7 +55,7 @@ pub fn check(plan: &Plan, role: Role) -> Result<(), MeasureError> {
     }
     let flows = plan.streams as usize * plan.directions.len();
     let traces = plan.timestamps >= TimestampLevel::Scheduler;
-    Err(MeasureError::OptionRejected {
+    Err(SessionError::OptionRejected {
         option: match traces {
             true => "--stages or --trace".to_owned(),
             false => format!("-P {}", plan.streams),

@@ -9,8 +9,7 @@ use linerate_sys::readiness::{Readiness, poll};
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::client::RETRY_INTERVAL;
-use crate::error::MeasureError;
+use crate::error::SessionError;
 
 /// Address families that may be used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,7 +49,7 @@ pub struct SourceBinding {
 }
 
 impl SourceBinding {
-    pub fn parse(text: Option<&str>) -> Result<Self, MeasureError> {
+    pub fn parse(text: Option<&str>) -> Result<Self, SessionError> {
         let Some(text) = text else {
             return Ok(Self::default());
         };
@@ -61,7 +60,7 @@ impl SourceBinding {
         let address = if address.is_empty() {
             None
         } else {
-            let address = address.parse().map_err(|_| MeasureError::LocalAddress {
+            let address = address.parse().map_err(|_| SessionError::LocalAddress {
                 address: text.to_owned(),
                 source: io::Error::new(io::ErrorKind::InvalidInput, "not an IP address"),
             })?;
@@ -71,11 +70,11 @@ impl SourceBinding {
     }
 
     /// Binds a socket to the address and interface, with any port.
-    pub fn bind(&self, socket: &Socket) -> Result<(), MeasureError> {
+    pub fn bind(&self, socket: &Socket) -> Result<(), SessionError> {
         if let Some(interface) = &self.interface {
             socket
                 .bind_device(Some(interface.as_bytes()))
-                .map_err(|source| MeasureError::LocalAddress {
+                .map_err(|source| SessionError::LocalAddress {
                     address: format!("%{interface}"),
                     source,
                 })?;
@@ -83,7 +82,7 @@ impl SourceBinding {
         if let Some(ip) = self.address {
             socket
                 .bind(&SockAddr::from(SocketAddr::new(ip, 0)))
-                .map_err(|source| MeasureError::LocalAddress {
+                .map_err(|source| SessionError::LocalAddress {
                     address: ip.to_string(),
                     source,
                 })?;
@@ -91,6 +90,9 @@ impl SourceBinding {
         Ok(())
     }
 }
+
+/// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
+pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Longest connect: two retransmitted SYNs (1 s + 2 s) and 2 s more.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -100,18 +102,18 @@ pub fn connect(
     address: SocketAddr,
     local: &SourceBinding,
     stop: &AtomicBool,
-) -> Result<TcpStream, MeasureError> {
-    let system = |error| MeasureError::system("new socket", error);
+) -> Result<TcpStream, SessionError> {
+    let system = |error| SessionError::system("new socket", error);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(system)?;
     local.bind(&socket)?;
     socket.set_nonblocking(true).map_err(system)?;
     let failed = |error: io::Error| match error.kind() {
-        io::ErrorKind::ConnectionRefused => MeasureError::ConnectionRefused { address },
-        io::ErrorKind::TimedOut => MeasureError::NoReply {
+        io::ErrorKind::ConnectionRefused => SessionError::ConnectionRefused { address },
+        io::ErrorKind::TimedOut => SessionError::NoReply {
             address,
             timeout: CONNECT_TIMEOUT,
         },
-        _ => MeasureError::NoRoute {
+        _ => SessionError::NoRoute {
             address,
             source: error,
         },
@@ -124,10 +126,10 @@ pub fn connect(
     let deadline = Instant::now() + CONNECT_TIMEOUT;
     while !poll(&socket, Readiness::Send, RETRY_INTERVAL).map_err(system)? {
         if stop.load(Relaxed) {
-            return Err(MeasureError::Interrupted);
+            return Err(SessionError::Interrupted);
         }
         if Instant::now() >= deadline {
-            return Err(MeasureError::NoReply {
+            return Err(SessionError::NoReply {
                 address,
                 timeout: CONNECT_TIMEOUT,
             });

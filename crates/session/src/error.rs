@@ -14,9 +14,9 @@ use linerate_sys::error_report;
 use linerate_sys::frames::FrameRegionError;
 use linerate_transport::TransportError;
 
-/// Error of a run, with situation, object and next step (see [`MeasureError::problem`]).
+/// Error of a run, with situation, object and next step (see [`SessionError::problem`]).
 #[derive(Debug, thiserror::Error)]
-pub enum MeasureError {
+pub enum SessionError {
     /// The host name has no address.
     #[error("{host}: no such host name ({source})")]
     UnknownName {
@@ -185,7 +185,7 @@ pub enum MeasureError {
     },
 }
 
-impl From<TransportError> for MeasureError {
+impl From<TransportError> for SessionError {
     fn from(error: TransportError) -> Self {
         match error {
             TransportError::OptionRejected {
@@ -204,13 +204,13 @@ impl From<TransportError> for MeasureError {
     }
 }
 
-impl From<FrameRegionError> for MeasureError {
+impl From<FrameRegionError> for SessionError {
     fn from(error: FrameRegionError) -> Self {
         Self::Port(error.into())
     }
 }
 
-impl MeasureError {
+impl SessionError {
     /// Wraps the error of a system call that should work.
     pub fn system(action: impl Into<String>, source: io::Error) -> Self {
         Self::System {
@@ -546,7 +546,7 @@ pub fn split_situation(text: &str) -> (&str, Option<&str>) {
     (text, None)
 }
 
-impl From<StackError> for MeasureError {
+impl From<StackError> for SessionError {
     fn from(error: StackError) -> Self {
         match error {
             StackError::Port(error) => Self::Port(error),
@@ -563,7 +563,7 @@ mod tests {
     fn a_group_without_responses_on_loopback_is_no_firewall() {
         let problem_of_error = |group: &str, loopback| {
             let group = group.parse().unwrap();
-            MeasureError::NoGroupResponse { group, loopback }.problem()
+            SessionError::NoGroupResponse { group, loopback }.problem()
         };
         assert!(
             problem_of_error("ff12::77%lo", true)
@@ -580,30 +580,30 @@ mod tests {
     fn a_missing_reply_names_its_protocol() {
         let address = SocketAddr::from(([192, 0, 2, 1], 7));
         let timeout = Duration::from_millis(2_500);
-        let udp = MeasureError::NoDatagram { address, timeout }.problem();
+        let udp = SessionError::NoDatagram { address, timeout }.problem();
         assert!(udp.next_step.contains("UDP port 7") && !udp.next_step.contains("TCP"));
         assert!(udp.situation.ends_with("within 2.5 s"), "{}", udp.situation);
-        let tcp = MeasureError::NoReply { address, timeout }.problem();
+        let tcp = SessionError::NoReply { address, timeout }.problem();
         assert!(tcp.next_step.contains("TCP port 7"));
     }
 
     #[test]
     fn errors_that_may_pass_are_distinguished_from_lasting_ones() {
         let address = SocketAddr::from(([192, 0, 2, 1], 7));
-        let refused_connection = MeasureError::ConnectionRefused { address }.problem();
+        let refused_connection = SessionError::ConnectionRefused { address }.problem();
         assert_eq!(refused_connection.retryable, Some(Retryable::Transient));
         let source = ControlError::KeyMismatch;
-        let key = MeasureError::Protocol {
+        let key = SessionError::Protocol {
             peer: address,
             source,
         };
         assert_eq!(key.problem().retryable, Some(Retryable::Permanent));
-        let tampered = MeasureError::Protocol {
+        let tampered = SessionError::Protocol {
             peer: address,
             source: ControlError::Tampered,
         };
         assert_eq!(tampered.problem().retryable, None);
-        let name = |why: &str| MeasureError::UnknownName {
+        let name = |why: &str| SessionError::UnknownName {
             host: "there".to_owned(),
             source: io::Error::other(why.to_owned()),
         };
@@ -614,9 +614,9 @@ mod tests {
             Some(Retryable::Permanent)
         );
         assert_eq!(problem_of("Temporary failure in name resolution"), None);
-        assert_eq!(MeasureError::Interrupted.problem().retryable, None);
+        assert_eq!(SessionError::Interrupted.problem().retryable, None);
         let interface = "eth0".to_owned();
-        let port = MeasureError::from(PortError::NoInterface { interface });
+        let port = SessionError::from(PortError::NoInterface { interface });
         assert_eq!(
             port.problem().retryable,
             Some(Retryable::PermanentForObject)
@@ -635,7 +635,7 @@ mod tests {
             (130, 5),
             (255, 5),
         ] {
-            let error = MeasureError::PeerRejected {
+            let error = SessionError::PeerRejected {
                 peer: SocketAddr::from(([127, 0, 0, 1], 1)),
                 problem: Box::new(ErrorReport::new("no", "it", "wait")),
                 exit_code: suggested,

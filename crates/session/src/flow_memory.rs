@@ -6,7 +6,7 @@ use linerate_record::facts::Role;
 use linerate_sys::clock::Nanos;
 use linerate_transport::SocketWatch;
 
-use crate::coordinator::FlowHandle;
+use crate::flow_handle::FlowHandle;
 
 /// Sockets per sample, spread over all flows: each query takes 0.4 us.
 const SOCKETS_PER_SAMPLE: usize = 64;

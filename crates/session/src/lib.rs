@@ -1,44 +1,50 @@
-//! Sessions between client and server: control connection, negotiation, test setup and admission.
+//! Sessions between client and server: control connection, negotiation, setup, run and results.
+//!
+//! Start at [`client::Client`], which requests a test and returns its record. Both ends run the
+//! same [`coordinator`] once the plan is agreed, and [`record_assembly`] makes the record.
+//!
+//! Payload moves in the threads of `linerate_workload`, never here.
 #![forbid(unsafe_code)]
 
-pub mod coordinator;
-pub mod cpu_cost;
-mod end_limits;
+pub mod client_agreement;
+mod client_caveats;
+pub mod client_stack;
+pub mod kernel_pacing;
+pub mod plan_checks;
+pub mod remote_settings;
+mod tool_limit;
+
+pub mod client;
+
+pub mod control_connection;
+pub mod dial;
 pub mod error;
+pub mod setup;
+pub mod stack_rejections;
+pub mod thread_plan;
+
+pub mod coordinator;
+pub mod flow_handle;
 pub mod flow_memory;
 pub mod interval_series;
 pub mod loss;
-mod rate_accuracy;
-pub mod rate_search;
-pub mod record_assembly;
 mod result_builder;
-pub mod stack_rejections;
 pub mod tcp_info_sums;
+
+pub mod cpu_cost;
+mod rate_accuracy;
+pub mod record_assembly;
 pub mod third_party_record;
-mod wait_policy;
 mod worker_costs;
 
-pub mod agreement;
-pub mod checks;
-pub mod client;
-mod client_doubts;
-pub mod control_connection;
+pub mod rate_search;
+
 pub mod cpu_load;
 pub mod descriptor_limit;
-pub mod dial;
-pub mod local_stack;
-pub mod pace;
 pub mod random;
-pub mod settings;
-pub mod setup;
-pub mod thread_plan;
+mod wait_policy;
 
 use linerate_protocol::control::Hello;
-
-pub use client::Client;
-pub use control_connection::CLIENT_SILENCE_TIMEOUT;
-pub use dial::AddressFamily;
-pub use settings::{AppliedSettings, RemoteSettings, RemoteTuning};
 
 /// Name and version that this program sends in its hello.
 #[must_use]

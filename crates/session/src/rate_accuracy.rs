@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use linerate_protocol::control::EndResults;
+use linerate_record::ids::CaveatId;
 use linerate_record::pace::PacingMethod;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, DirectionFigures, Summary};
@@ -128,12 +129,12 @@ pub fn missed_rate_warnings(plan: &Plan, directions: &[DirectionFigures]) -> Vec
     let Some(rate) = plan.rate_bps else {
         return Vec::new();
     };
-    let mut doubts: Vec<Caveat> = directions
+    let mut caveats: Vec<Caveat> = directions
         .iter()
         .filter_map(|figures| missed_rate_warning(plan, rate, figures))
         .collect();
-    doubts.dedup();
-    doubts
+    caveats.dedup();
+    caveats
 }
 
 /// Warns that one burst takes more than half of the run.
@@ -144,7 +145,7 @@ fn coarse_rate_warning(plan: &Plan, rate: u64, seconds: f64) -> Option<Caveat> {
         (false, TransportProtocol::Tcp) => ("write", "smaller ones (-l)"),
     };
     Some(Caveat::new(
-        "rate-too-coarse",
+        CaveatId::RateTooCoarse,
         format!(
             "one {unit} of {} takes {} at {}, and the run lasted {}: too short to measure that rate; use {smaller} or a longer run (-t)",
             format_exact_bytes(plan.pace.burst_bytes(plan.payload_bytes)),
@@ -189,37 +190,42 @@ fn missed_rate_warning(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Op
         },
     );
     let error_text = format_share(error.abs());
-    let (doubt, why) = match (plan.pace.method, plan.protocol) {
+    let (id, reason) = match (plan.pace.method, plan.protocol) {
         (PacingMethod::Socket | PacingMethod::Txtime, _) => (
-            "rate-missed",
+            CaveatId::RateMissed,
             format!(
                 "{summary_text} ({error_text} off): --pacing {} did not keep it",
                 plan.pace.method
             ),
         ),
         (PacingMethod::User, TransportProtocol::Tcp) => (
-            "rate-missed",
+            CaveatId::RateMissed,
             format!(
                 "{summary_text} ({error_text} off): TCP accepted no more, or the sender was late"
             ),
         ),
         (PacingMethod::User, TransportProtocol::Udp) => (
-            "tool-limit",
+            CaveatId::ToolLimit,
             format!(
                 "{summary_text} ({error_text} off): the sender could not keep up, so the rate is the tool's limit"
             ),
         ),
     };
-    Some(Caveat::new(doubt, why))
+    Some(Caveat::new(id, reason))
 }
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::StoredId;
     use linerate_record::record::{SocketFacts, StreamFigures};
 
     use super::*;
 
-    fn warning_ids(offered: f64, rejected: u64, change: impl FnOnce(&mut Plan)) -> Vec<String> {
+    fn warning_ids(
+        offered: f64,
+        rejected: u64,
+        change: impl FnOnce(&mut Plan),
+    ) -> Vec<StoredId<CaveatId>> {
         let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
         plan.payload_bytes = 1000;
         plan.rate_bps = Some(8_000_000);
@@ -240,26 +246,26 @@ mod tests {
                 ..StreamFigures::default()
             }],
         };
-        let doubts = missed_rate_warnings(&plan, &[figures]);
-        doubts.into_iter().map(|doubt| doubt.id).collect()
+        let caveats = missed_rate_warnings(&plan, &[figures]);
+        caveats.into_iter().map(|caveat| caveat.id).collect()
     }
 
     #[test]
     fn a_missed_rate_is_reported_with_its_cause() {
         assert!(warning_ids(8_000_000.0, 0, |_| {}).is_empty());
         assert!(warning_ids(7_930_000.0, 0, |_| {}).is_empty(), "within 1 %");
-        assert_eq!(warning_ids(7_000_000.0, 0, |_| {}), ["tool-limit"]);
+        assert_eq!(warning_ids(7_000_000.0, 0, |_| {}), [CaveatId::ToolLimit]);
         // A full socket buffer is caused by the network, and counted as loss.
         assert!(warning_ids(4_000_000.0, 500, |_| {}).is_empty());
         assert_eq!(
             warning_ids(7_000_000.0, 0, |plan| plan.protocol =
                 TransportProtocol::Tcp),
-            ["rate-missed"]
+            [CaveatId::RateMissed]
         );
         assert_eq!(
             warning_ids(90_000_000.0, 0, |plan| plan.pace.method =
                 PacingMethod::Socket),
-            ["rate-missed"]
+            [CaveatId::RateMissed]
         );
         // The socket buffer took all at once; the kernel sent it at the rate.
         let paced = |plan: &mut Plan| {
@@ -271,7 +277,7 @@ mod tests {
         assert!(warning_ids(4_000_000.0, 0, bursts).is_empty());
         // One burst larger than that is all that the rate allows in 1 s.
         let all = |plan: &mut Plan| plan.pace.burst = Some("1000".parse().unwrap());
-        assert_eq!(warning_ids(8_000_000.0, 0, all), ["rate-too-coarse"]);
+        assert_eq!(warning_ids(8_000_000.0, 0, all), [CaveatId::RateTooCoarse]);
         assert!(warning_ids(4_000_000.0, 0, |plan| plan.rate_bps = None).is_empty());
         let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
         (plan.rate_bps, plan.pace.method) = (Some(8_000_000), PacingMethod::Socket);
@@ -306,20 +312,20 @@ mod tests {
         let mut directions = [figures(1)];
         add_distributions(&plan, &mut directions, &[]);
         assert_eq!(directions[0].summary.rate_error, None);
-        let doubts = missed_rate_warnings(&plan, &[figures(1), figures(1)]);
-        let [doubt] = &doubts[..] else {
-            panic!("{doubts:?}");
+        let caveats = missed_rate_warnings(&plan, &[figures(1), figures(1)]);
+        let [caveat] = &caveats[..] else {
+            panic!("{caveats:?}");
         };
         let start = "one datagram of 65507 B takes 524 s at 1.00 kb/s, and the run lasted 1.00 s";
-        assert!(doubt.reason.starts_with(start), "{}", doubt.reason);
+        assert!(caveat.reason.starts_with(start), "{}", caveat.reason);
         let end = "use smaller ones (-l) or a longer run (-t)";
-        assert!(doubt.reason.ends_with(end), "{}", doubt.reason);
+        assert!(caveat.reason.ends_with(end), "{}", caveat.reason);
         // The number of payloads makes the burst long.
         let mut bursts = plan.clone();
         (bursts.payload_bytes, bursts.pace.burst) = (1_000, Some("60".parse().unwrap()));
-        let doubts = missed_rate_warnings(&bursts, &[figures(1)]);
+        let caveats = missed_rate_warnings(&bursts, &[figures(1)]);
         let end = "use shorter bursts (-b RATE/BURST) or a longer run (-t)";
-        assert!(doubts[0].reason.ends_with(end), "{doubts:?}");
+        assert!(caveats[0].reason.ends_with(end), "{caveats:?}");
         // In twice the time there are at least two bursts.
         let mut directions = [figures(1049)];
         add_distributions(&plan, &mut directions, &[]);

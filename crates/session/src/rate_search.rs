@@ -5,6 +5,8 @@
 //! (binary search with loss verification). Occasional losses that have nothing to do with the rate
 //! must not halve the result.
 
+use linerate_record::ids::SearchEnd;
+
 /// Goal and limits of one search.
 #[derive(Clone, Copy, Debug)]
 pub struct RateSearchOptions {
@@ -54,19 +56,6 @@ impl RateTrialResult {
     }
 }
 
-/// Reason why a search ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RateSearchEnd {
-    /// The bounds are as close as the resolution requires.
-    Resolution,
-    /// The sender is the limit, or a link whose full queue blocks it.
-    Sender,
-    /// Even the lowest rate failed.
-    Floor,
-    /// The maximum number of trials was reached.
-    Trials,
-}
-
 /// Next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RateSearchStep {
@@ -85,7 +74,7 @@ pub struct RateBounds {
     pub high_bps: Option<f64>,
     /// True if a longer trial at the lower bound passed.
     pub confirmed: bool,
-    pub end: RateSearchEnd,
+    pub end: SearchEnd,
 }
 
 /// First step away from a rate that passed or failed, as a fraction of it; later steps double.
@@ -115,7 +104,7 @@ enum RateSearchPhase {
     Narrow,
     /// Repeats the best rate in a longer trial.
     Confirm,
-    Done(RateSearchEnd),
+    Done(SearchEnd),
 }
 
 /// State of a search.
@@ -162,7 +151,7 @@ impl MaxRateSearch {
     pub fn next(&self) -> RateSearchStep {
         let end = match self.phase {
             RateSearchPhase::Done(end) => end,
-            _ if self.trials_done >= self.options.max_trials => RateSearchEnd::Trials,
+            _ if self.trials_done >= self.options.max_trials => SearchEnd::Trials,
             phase => {
                 return RateSearchStep::Try(RateTrial {
                     intended_bps: self.rate_bps,
@@ -256,9 +245,9 @@ impl MaxRateSearch {
                 return;
             }
             self.phase = RateSearchPhase::Done(if self.is_sender_limited {
-                RateSearchEnd::Sender
+                SearchEnd::Sender
             } else {
-                RateSearchEnd::Resolution
+                SearchEnd::Resolution
             });
             return;
         }
@@ -275,7 +264,7 @@ impl MaxRateSearch {
             Some(rate) if self.confirmed => {
                 self.high_bps = Some(rate);
                 match self.is_close() {
-                    true => self.phase = RateSearchPhase::Done(RateSearchEnd::Resolution),
+                    true => self.phase = RateSearchPhase::Done(SearchEnd::Resolution),
                     false => self.bisect(),
                 }
             }
@@ -342,7 +331,7 @@ impl MaxRateSearch {
     fn step_down(&mut self, from: f64) {
         let next = from * (1.0 - self.step.min(LARGEST_STEP));
         if next < self.options.floor_bps {
-            self.phase = RateSearchPhase::Done(RateSearchEnd::Floor);
+            self.phase = RateSearchPhase::Done(SearchEnd::Floor);
         } else {
             self.set_rate(next);
         }
@@ -452,7 +441,7 @@ mod tests {
             );
             assert_eq!(
                 (bounds.end, bounds.confirmed),
-                (RateSearchEnd::Resolution, true)
+                (SearchEnd::Resolution, true)
             );
             assert!(trials_done < 25, "{trials_done} trials for {capacity}");
         }
@@ -463,7 +452,7 @@ mod tests {
         let (bounds, trials_done) = SimulatedPath::new(10e9, 3e9).search(OPTIONS);
         assert_eq!(
             (bounds.end, bounds.confirmed, trials_done),
-            (RateSearchEnd::Sender, true, 2)
+            (SearchEnd::Sender, true, 2)
         );
         assert_eq!(bounds.low_bps, Some(3e9));
     }
@@ -485,7 +474,7 @@ mod tests {
         let (bounds, _) = network.search(OPTIONS);
         assert_eq!(
             (bounds.low_bps, bounds.end, bounds.confirmed),
-            (None, RateSearchEnd::Floor, false)
+            (None, SearchEnd::Floor, false)
         );
     }
 
@@ -516,7 +505,7 @@ mod tests {
             );
             assert_eq!(
                 (bounds.end, bounds.confirmed),
-                (RateSearchEnd::Resolution, true)
+                (SearchEnd::Resolution, true)
             );
             let high = bounds.high_bps.unwrap();
             assert!(high - low <= 0.011 * high, "{queue} {bounds:?}");

@@ -7,6 +7,7 @@ use linerate_protocol::control::{EndResults, FlowFigures};
 use linerate_record::call_times::CallsByName;
 use linerate_record::cost::fairness_index;
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, TimestampLevel, TransportProtocol};
 use linerate_record::record::{
     Caveat, CounterDelta, DeviceTimes, DirectionFigures, Record, StreamFigures, Summary, new_id,
@@ -15,18 +16,15 @@ use linerate_stats::histogram::{Histogram, HistogramData};
 use linerate_workload::timestamps::ClockOffsets;
 
 use crate::coordinator::RunResults;
-use crate::end_limits::EndCpuCost;
-use crate::error::MeasureError;
+use crate::error::SessionError;
 use crate::loss::PathLinks;
-use crate::{end_limits, loss, rate_accuracy};
+use crate::tool_limit::EndCpuCost;
+use crate::{loss, rate_accuracy, tool_limit};
 
-/// Id of the warning that the other end sent no results.
-pub const PEER_LOST: &str = "peer-vanished";
-
-/// Returns the warning with its reason.
+/// Returns the warning that the other end sent no results.
 pub fn peer_lost_warning(why: impl std::fmt::Display) -> Caveat {
     Caveat::new(
-        PEER_LOST,
+        CaveatId::PeerVanished,
         format!("{why}; the record has only this end's half"),
     )
 }
@@ -56,7 +54,7 @@ pub struct RecordInputs {
 /// Assembles the record; returns it with the error that ended the run before the exchange of
 /// results.
 #[must_use]
-pub fn assemble_record(report: RecordInputs) -> (Record, Option<MeasureError>) {
+pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
     let RecordInputs {
         plan,
         started_at,
@@ -77,9 +75,9 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<MeasureError>) {
         interrupted,
         failure,
     } = results;
-    let mut doubts = Vec::new();
+    let mut caveats = Vec::new();
     if let Some(failure) = &failure {
-        doubts.push(peer_lost_warning(failure));
+        caveats.push(peer_lost_warning(failure));
     }
     let interrupted = interrupted
         || failure.is_some()
@@ -107,7 +105,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<MeasureError>) {
             cpu: end.cpu.as_ref(),
         })
         .collect();
-    let limits = end_limits::limit_warnings(&plan, &end_limits, &directions);
+    let limits = tool_limit::limit_warnings(&plan, &end_limits, &directions);
     let mut histograms = BTreeMap::new();
     let (path, counters) = lab_path.unwrap_or_else(|| local_path(&ends, ipv6));
     let mtu = |direction: Direction| {
@@ -124,7 +122,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<MeasureError>) {
     rate_accuracy::add_distributions(&plan, &mut directions, &ends);
     let (losses, loss_warnings) = loss::account_losses(&plan, &path, &counters, &directions, mtu);
     // An aborted run has not reported all of its losses.
-    doubts.extend(loss_warnings.into_iter().filter(|_| failure.is_none()));
+    caveats.extend(loss_warnings.into_iter().filter(|_| failure.is_none()));
     let mut slow = Vec::new();
     let mut hosts = Vec::new();
     let mut cpu = Vec::new();
@@ -147,15 +145,15 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<MeasureError>) {
         hosts.push(end.host);
         cpu.extend(end.cpu);
         memory.extend(end.memory);
-        for doubt in end.caveats {
-            if !doubts.contains(&doubt) {
-                doubts.push(doubt);
+        for caveat in end.caveats {
+            if !caveats.contains(&caveat) {
+                caveats.push(caveat);
             }
         }
     }
     if intervals_omitted > 0 {
-        doubts.push(Caveat::new(
-            "series-cut",
+        caveats.push(Caveat::new(
+            CaveatId::SeriesCut,
             format!(
                 "{intervals_omitted} intervals exceed the storage limit: the figures cover the complete run, the series does not"
             ),
@@ -165,15 +163,17 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<MeasureError>) {
     summary.cpu = cpu;
     summary.memory = memory;
     // `shared-cores` gives the cause, so `core-shared` would repeat it.
-    let shared_cores = doubts.iter().any(|doubt| doubt.id == "shared-cores");
+    let shared_cores = caveats
+        .iter()
+        .any(|caveat| caveat.id == CaveatId::SharedCores);
     let limits = limits.into_iter();
-    doubts.extend(limits.filter(|doubt| !(shared_cores && doubt.id == "core-shared")));
-    doubts.extend(wrong_responses(&summary));
-    doubts.extend(late_responses(&plan, &summary));
-    doubts.extend(thin_tail(&summary));
+    caveats.extend(limits.filter(|caveat| !(shared_cores && caveat.id == CaveatId::CoreShared)));
+    caveats.extend(wrong_responses(&summary));
+    caveats.extend(late_responses(&plan, &summary));
+    caveats.extend(thin_tail(&summary));
     // A sender that was lost did not miss its rate.
     let rate_warnings = rate_accuracy::missed_rate_warnings(&plan, &directions);
-    doubts.extend(rate_warnings.into_iter().filter(|_| failure.is_none()));
+    caveats.extend(rate_warnings.into_iter().filter(|_| failure.is_none()));
     let mut plan = plan;
     if plan.protocol == TransportProtocol::Tcp {
         // The congestion control that the sending sockets really used.
@@ -211,7 +211,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<MeasureError>) {
         stage_pass,
         timeline,
         server_text: peer_text,
-        validity: doubts,
+        validity: caveats,
         ..Record::new(new_id(started_at), started_at, plan)
     };
     (record, failure)
@@ -443,7 +443,7 @@ fn wrong_responses(summary: &Summary) -> Option<Caveat> {
     let responses = summary.round_trips.unwrap_or(0);
     (length + content > 0).then(|| {
         Caveat::new(
-            "wrong-answers",
+            CaveatId::WrongResponses,
             format!(
                 "{} of {responses} responses differ from their requests: {length} in length, {content} in content",
                 length + content,
@@ -461,7 +461,7 @@ fn late_responses(plan: &Plan, summary: &Summary) -> Option<Caveat> {
     let lost = summary.lost.filter(|&lost| lost > 0)?;
     let late = summary.out_of_order.filter(|&late| late > 0)?.min(lost);
     Some(Caveat::new(
-        "late-answers",
+        CaveatId::LateResponses,
         format!(
             "{late} of the {lost} requests that count as lost had a response after the timeout: the \
              server stalled, or a queue delayed them; a longer --timeout counts them"
@@ -479,7 +479,7 @@ fn thin_tail(summary: &Summary) -> Option<Caveat> {
         .collect();
     (!thin.is_empty()).then(|| {
         Caveat::new(
-            "thin-tail",
+            CaveatId::ThinTail,
             format!(
                 "{} round trips have fewer than {MIN_TAIL_SAMPLES} samples above {}: these are single events",
                 rtt.count,
@@ -495,7 +495,9 @@ mod tests {
 
     #[test]
     fn wrong_and_late_responses_are_reported() {
-        let id_and_text = |doubt: Option<Caveat>| doubt.map(|doubt| (doubt.id, doubt.reason));
+        let id_and_text = |caveat: Option<Caveat>| {
+            caveat.map(|caveat| (caveat.id.known().unwrap(), caveat.reason))
+        };
         let mut summary = Summary {
             round_trips: Some(1_000),
             wrong_length: Some(0),
@@ -509,11 +511,11 @@ mod tests {
         assert_eq!(id_and_text(late_responses(&plan, &summary)), None);
         (summary.wrong_length, summary.wrong_content) = (Some(20), Some(1));
         summary.out_of_order = Some(3);
-        let (id, text) = id_and_text(wrong_responses(&summary)).expect("a doubt");
-        assert_eq!(id, "wrong-answers");
+        let (id, text) = id_and_text(wrong_responses(&summary)).expect("a caveat");
+        assert_eq!(id, CaveatId::WrongResponses);
         assert!(text.starts_with("21 of 1000 responses"), "{text}");
-        let (id, text) = id_and_text(late_responses(&plan, &summary)).expect("a doubt");
-        assert_eq!(id, "late-answers");
+        let (id, text) = id_and_text(late_responses(&plan, &summary)).expect("a caveat");
+        assert_eq!(id, CaveatId::LateResponses);
         assert!(text.starts_with("3 of the 4 requests"), "{text}");
         // Eight outstanding requests may overtake each other in time.
         plan.round_trip.outstanding = 8;

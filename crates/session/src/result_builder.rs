@@ -6,6 +6,7 @@ use linerate_host::steal::StealTicks;
 use linerate_protocol::control::{EndResults, FlowFigures};
 use linerate_record::cost::{MachineTime, MemoryCost, ProcessorTime};
 use linerate_record::facts::{HostFacts, Role};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{MAX_DATAGRAM_BYTES, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::record::{
     Caveat, CounterDelta, CpuCost, SlowResponse, StreamFigures, Summary, VerificationCost,
@@ -21,9 +22,9 @@ use linerate_transport::payload_pattern;
 use linerate_workload::flow::FlowEndResults;
 use linerate_workload::flow_counters::PayloadTotals;
 
-use crate::coordinator::{CounterReading, FlowHandle, find_flow};
 use crate::cpu_cost;
 use crate::cpu_cost::CpuCostInputs;
+use crate::flow_handle::{CounterReading, FlowHandle, find_flow};
 use crate::worker_costs::WorkerCosts;
 
 /// Fraction of stolen CPU time from which figures are doubtful: it changes the third digit.
@@ -65,7 +66,7 @@ pub struct ResultBuilder<'a> {
     /// Stopped early by a user.
     pub interrupted: bool,
     /// Warnings so far.
-    pub doubts: Vec<Caveat>,
+    pub caveats: Vec<Caveat>,
     /// Loss counters of this host.
     pub counters: Vec<CounterDelta>,
 }
@@ -93,19 +94,19 @@ impl ResultBuilder<'_> {
             })
             .collect();
         let slow = self.slow_responses();
-        let mut doubts = self.doubts.clone();
-        doubts.extend(self.broken_streams());
-        doubts.extend(self.ports_exhausted());
-        doubts.extend(self.broken_connections());
-        doubts.extend(self.missing_route());
-        doubts.extend(self.steal_time());
-        doubts.extend(self.crowded_cores());
-        doubts.extend(self.gso_unsupported());
-        doubts.extend(self.missing_poll_queue());
-        doubts.extend(self.content_mismatch());
-        doubts.extend(self.copied_sends());
-        doubts.extend(self.overdue_requests());
-        doubts.extend(self.device_times());
+        let mut caveats = self.caveats.clone();
+        caveats.extend(self.broken_streams());
+        caveats.extend(self.ports_exhausted());
+        caveats.extend(self.broken_connections());
+        caveats.extend(self.missing_route());
+        caveats.extend(self.steal_time());
+        caveats.extend(self.crowded_cores());
+        caveats.extend(self.gso_unsupported());
+        caveats.extend(self.missing_poll_queue());
+        caveats.extend(self.content_mismatch());
+        caveats.extend(self.copied_sends());
+        caveats.extend(self.overdue_requests());
+        caveats.extend(self.device_times());
         let verification = self.verification();
         let calls = self.call_tally.map(|calls| calls.to_record(self.role));
         let (calls, call_clock) = calls.unzip();
@@ -123,7 +124,7 @@ impl ResultBuilder<'_> {
             verification,
             calls: calls.unwrap_or_default(),
             call_clock,
-            caveats: doubts,
+            caveats: caveats,
             slow,
             interrupted: self.interrupted,
             duration_ns: end_ns.saturating_sub(self.counted_from_ns),
@@ -214,7 +215,7 @@ impl ResultBuilder<'_> {
             Some(format!("flow {}: {error}", flow.id))
         });
         let broken: Vec<_> = broken.take(3).collect();
-        (!broken.is_empty()).then(|| Caveat::new("stream-broken", broken.join("; ")))
+        (!broken.is_empty()).then(|| Caveat::new(CaveatId::StreamBroken, broken.join("; ")))
     }
 
     /// Warns when connections had to wait for a local port.
@@ -226,7 +227,7 @@ impl ResultBuilder<'_> {
         let waits: u64 = requests.map(|requests| requests.port_waits).sum();
         (waits > 0).then(|| {
             Caveat::new(
-                "ports-exhausted",
+                CaveatId::PortsExhausted,
                 format!(
                     "no local port was free for a new connection {waits} times, with a retry after \
                      1 ms: see `ss -tan state time-wait` and net.ipv4.ip_local_port_range"
@@ -244,7 +245,7 @@ impl ResultBuilder<'_> {
         let count: u64 = requests.map(|requests| requests.broken).sum();
         (count > 0).then(|| {
             Caveat::new(
-                "connections-broken",
+                CaveatId::ConnectionsBroken,
                 format!(
                     "{count} connections were rejected or reset, and their round trips count as lost: \
                      causes are a full listen queue, connection tracking or a filter, see \
@@ -263,7 +264,7 @@ impl ResultBuilder<'_> {
         let count: u64 = facts.map(u64::from).sum();
         (count > 0).then(|| {
             Caveat::new(
-                "no-route",
+                CaveatId::NoRoute,
                 format!(
                     "{count} sends had no route and were repeated: a link or a route was \
                      down, see `ip route get` and `ip -s link`"
@@ -281,7 +282,7 @@ impl ResultBuilder<'_> {
         let count: u64 = requests.map(|requests| requests.without_response).sum();
         (count > 0).then(|| {
             Caveat::new(
-                "unanswered-at-end",
+                CaveatId::NoResponseAtEnd,
                 format!(
                     "{count} scheduled requests had no response at the end: each counts with its age \
                      since the scheduled send, a lower bound of its time"
@@ -308,7 +309,7 @@ impl ResultBuilder<'_> {
         };
         if impossible > 0 {
             return Some(Caveat::new(
-                "device-stamps-impossible",
+                CaveatId::DeviceTimestampsImpossible,
                 format!(
                     "{impossible} of {all} responses have a device time above the round-trip time, \
                      read with --device-stamps {stamps}: compare its offset, width, order and hz \
@@ -318,7 +319,7 @@ impl ResultBuilder<'_> {
         }
         (missing > 0).then(|| {
             Caveat::new(
-                "device-stamps-missing",
+                CaveatId::DeviceTimestampsMissing,
                 format!(
                     "{missing} of {all} responses carry no device times at bytes {} to {}: the device \
                      writes none there",
@@ -344,7 +345,7 @@ impl ResultBuilder<'_> {
         // A path that corrupts some responses is another cause.
         (is_echo && device_like > 0 && device_like == wrong.sum::<u64>()).then(|| {
             Caveat::new(
-                "device-stamps-unread",
+                CaveatId::DeviceTimestampsUnread,
                 format!(
                     "{device_like} responses differ from their requests only in bytes 16 to 31, where a \
                      device may write its times (`linerate target-code --stamps`): \
@@ -359,7 +360,7 @@ impl ResultBuilder<'_> {
         let share = StealTicks::read()?.stolen_fraction_since(self.steal_ticks?)?;
         (share >= MIN_STEAL_SHARE).then(|| {
             Caveat::new(
-                "steal",
+                CaveatId::Steal,
                 format!(
                     "the hypervisor gave {} of this machine's CPU time to other guests (steal time)",
                     format_share(share)
@@ -394,7 +395,7 @@ impl ResultBuilder<'_> {
             };
         (share < min_share).then(|| {
             Caveat::new(
-                "crowded-cores",
+                CaveatId::CrowdedCores,
                 format!(
                     "the {name}'s spinning threads had {} of a CPU each: other threads ran there",
                     format_share(share)
@@ -413,7 +414,7 @@ impl ResultBuilder<'_> {
             .any(|flow| flow.role == FlowRole::Sender && flow.facts.datagrams_per_call.is_none());
         (requests_total && many_per_call && rejected).then(|| {
             Caveat::new(
-                "offload-refused",
+                CaveatId::OffloadRefused,
                 "the interface does not support UDP GSO: each call sent one datagram",
             )
         })
@@ -431,7 +432,7 @@ impl ResultBuilder<'_> {
         (polls && !self.finished_flows.is_empty() && self.finished_flows.iter().all(lacks_napi_id))
             .then(|| {
                 Caveat::new(
-                    "nothing-to-poll",
+                    CaveatId::NothingToPoll,
                     format!(
                         "the {name}'s interface gives its sockets no NAPI id (as with loopback and \
                      plain veth): busy polling was blocking"
@@ -460,7 +461,7 @@ impl ResultBuilder<'_> {
             actual => actual,
         };
         Some(Caveat::new(
-            "content-mismatch",
+            CaveatId::ContentMismatch,
             format!(
                 "{bytes} B differ from what was sent; first in stream {id}, {position}: \
                  expected {}, found {actual}",
@@ -480,7 +481,7 @@ impl ResultBuilder<'_> {
         });
         (copied > 0).then(|| {
             Caveat::new(
-                "copied-after-all",
+                CaveatId::ZeroCopyCopied,
                 format!(
                     "the kernel copied {} of the {sends} sends with MSG_ZEROCOPY, as it \
                      does on loopback and veth",

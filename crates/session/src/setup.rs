@@ -15,7 +15,6 @@ use linerate_record::plan::{Direction, Plan, RunKind};
 use linerate_sys::locked_memory;
 use linerate_sys::locked_memory::LockedMemory;
 use linerate_transport::FlowOptions;
-use linerate_transport::flow_options::FlowRole;
 use linerate_transport::payload_pattern::PayloadPattern;
 use linerate_transport::stack_thread::StackThread;
 use linerate_workload::flow::FlowShared;
@@ -26,18 +25,9 @@ use linerate_workload::worker::{
 };
 use rustix::io::Errno;
 
-use super::thread_plan::ThreadPlan;
-use crate::coordinator::FlowHandle;
-use crate::error::MeasureError;
-
-/// Returns the role of an end in a direction; directions are named from the client's side.
-#[must_use]
-pub fn flow_role(role: Role, direction: Direction) -> FlowRole {
-    match (role, direction) {
-        (Role::Client, Direction::Send) | (Role::Server, Direction::Receive) => FlowRole::Sender,
-        (Role::Client, Direction::Receive) | (Role::Server, Direction::Send) => FlowRole::Receiver,
-    }
-}
+use crate::error::SessionError;
+use crate::flow_handle::{FlowHandle, flow_role};
+use crate::thread_plan::ThreadPlan;
 
 /// Flow that both ends have agreed on, at this end.
 pub struct AgreedFlow {
@@ -79,11 +69,11 @@ pub fn start_workers(
     thread_plan: &ThreadPlan,
     stack: Option<&StackThread>,
     flows: Vec<AgreedFlow>,
-    idle: &mut dyn FnMut() -> Result<(), MeasureError>,
-) -> Result<ReadyWorkers, MeasureError> {
+    idle: &mut dyn FnMut() -> Result<(), SessionError>,
+) -> Result<ReadyWorkers, SessionError> {
     let system = |action: &str| {
         let action = action.to_owned();
-        move |error: io::Error| MeasureError::system(action, error)
+        move |error: io::Error| SessionError::system(action, error)
     };
     let (done, wake_up) = UnixStream::pair().map_err(system("socket pair"))?;
     done.set_nonblocking(true).map_err(system("socket pair"))?;
@@ -91,7 +81,7 @@ pub fn start_workers(
         .set_nonblocking(true)
         .map_err(system("socket pair"))?;
     let wake_up = Arc::new(wake_up);
-    let cancel_guard = CancelOnDrop::new();
+    let cancel_guard = CancelOnDrop::default();
     let (reporter, reports) = mpsc::channel();
     let mut handles: Vec<FlowHandle> = Vec::new();
     let mut workers = Vec::new();
@@ -147,7 +137,7 @@ pub fn start_workers(
         ) {
             Ok(worker) => workers.push(worker),
             Err(error) => {
-                result = Err(MeasureError::system("new thread", error));
+                result = Err(SessionError::system("new thread", error));
                 break;
             }
         }
@@ -161,7 +151,7 @@ pub fn start_workers(
             &wake_up,
         ) {
             Ok(netstack_specs) => workers = netstack_specs,
-            Err(error) => result = Err(MeasureError::system("the stack's thread", error)),
+            Err(error) => result = Err(SessionError::system("the stack's thread", error)),
         }
     }
     handles.sort_unstable_by_key(|flow| flow.id);
@@ -183,7 +173,7 @@ pub fn start_workers(
             Err(RecvTimeoutError::Disconnected) if reported == workers.len() => break,
             Err(RecvTimeoutError::Disconnected) => {
                 let died = io::Error::other("it ended before its flows were open");
-                result = Err(MeasureError::system("a worker thread", died));
+                result = Err(SessionError::system("a worker thread", died));
             }
         }
     }
@@ -228,36 +218,36 @@ fn assign_flows(
     threads
 }
 
-fn worker_error(error: WorkerError, plan: &Plan) -> MeasureError {
+fn worker_error(error: WorkerError, plan: &Plan) -> SessionError {
     match error {
         WorkerError::UdpBlocked(address) => match &plan.round_trip.group {
-            Some(group) => MeasureError::NoGroupResponse {
+            Some(group) => SessionError::NoGroupResponse {
                 loopback: address.ip().is_loopback(),
                 group: group.clone(),
             },
-            None => MeasureError::UdpBlocked { address },
+            None => SessionError::UdpBlocked { address },
         },
-        WorkerError::Cpu(cpu, error) => MeasureError::OptionRejected {
+        WorkerError::Cpu(cpu, error) => SessionError::OptionRejected {
             option: format!("--cpu {cpu}"),
             why: format!("the thread cannot run there ({error})"),
             next_step: "choose another CPU".to_owned(),
         },
-        WorkerError::Sched(sched, error) => MeasureError::OptionRejected {
+        WorkerError::Sched(sched, error) => SessionError::OptionRejected {
             option: format!("--sched {sched}"),
             why: format!("not permitted for this user ({error})"),
             next_step:
                 "run as root, or give the user limits in /etc/security/limits.conf (rtprio, nice)"
                     .to_owned(),
         },
-        WorkerError::Descriptor(fd) => MeasureError::OptionRejected {
+        WorkerError::Descriptor(fd) => SessionError::OptionRejected {
             option: "--wait select".to_owned(),
             why: format!("select supports descriptors up to 1023, and a flow would have {fd}"),
             next_step: "use fewer streams (-P), or --wait poll".to_owned(),
         },
-        WorkerError::Cancelled => MeasureError::Interrupted,
+        WorkerError::Cancelled => SessionError::Interrupted,
         WorkerError::FlowOpen(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::ACCESS) if plan.source_port.is_some_and(|port| port < 1024) => {
-                MeasureError::OptionRejected {
+                SessionError::OptionRejected {
                     option: format!("--source-port {}", plan.source_port.unwrap_or_default()),
                     why: "ports below 1024 need a privilege".to_owned(),
                     next_step: "run as root, or choose a port above 1023".to_owned(),
@@ -265,7 +255,7 @@ fn worker_error(error: WorkerError, plan: &Plan) -> MeasureError {
             }
             Some(Errno::NODEV | Errno::NETUNREACH) if plan.round_trip.group.is_some() => {
                 let group = plan.round_trip.group.as_ref();
-                MeasureError::OptionRejected {
+                SessionError::OptionRejected {
                     option: format!(
                         "--multicast {}",
                         group.map_or_else(String::new, ToString::to_string)
@@ -276,14 +266,14 @@ fn worker_error(error: WorkerError, plan: &Plan) -> MeasureError {
             }
             // Errors of the kernel have a number, those of the user-space stack do not.
             _ => match error.kind() {
-                io::ErrorKind::AddrInUse if plan.source_port.is_some() => MeasureError::PortInUse {
+                io::ErrorKind::AddrInUse if plan.source_port.is_some() => SessionError::PortInUse {
                     port: plan.source_port.unwrap_or_default(),
                     source: error,
                 },
                 io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
                     if plan.source_port.is_some() || plan.bind.is_some() =>
                 {
-                    MeasureError::LocalAddress {
+                    SessionError::LocalAddress {
                         address: format!(
                             "{} port {}",
                             plan.bind.as_deref().unwrap_or("any address"),
@@ -293,7 +283,7 @@ fn worker_error(error: WorkerError, plan: &Plan) -> MeasureError {
                         source: error,
                     }
                 }
-                _ => MeasureError::system(format!("opening a {} flow", plan.protocol), error),
+                _ => SessionError::system(format!("opening a {} flow", plan.protocol), error),
             },
         },
     }
@@ -302,14 +292,14 @@ fn worker_error(error: WorkerError, plan: &Plan) -> MeasureError {
 /// Keeps this machine's CPUs out of idle states until dropped, if the plan requests it.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`] where the kernel or its permissions do not allow it.
-pub fn hold_idle_states(plan: &Plan) -> Result<Option<IdleHold>, MeasureError> {
+/// [`SessionError::OptionRejected`] where the kernel or its permissions do not allow it.
+pub fn hold_idle_states(plan: &Plan) -> Result<Option<IdleHold>, SessionError> {
     if !plan.hold_latency {
         return Ok(None);
     }
     idle_hold::hold_idle_states()
         .map(Some)
-        .map_err(|error| MeasureError::OptionRejected {
+        .map_err(|error| SessionError::OptionRejected {
             option: "--hold-latency".to_owned(),
             why: error.to_string(),
             next_step: idle_hold::remedy(&error),
@@ -319,14 +309,14 @@ pub fn hold_idle_states(plan: &Plan) -> Result<Option<IdleHold>, MeasureError> {
 /// Locks this process's memory until dropped, if the plan requests it.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`] where this user may not.
-pub fn lock_memory(plan: &Plan) -> Result<Option<LockedMemory>, MeasureError> {
+/// [`SessionError::OptionRejected`] where this user may not.
+pub fn lock_memory(plan: &Plan) -> Result<Option<LockedMemory>, SessionError> {
     if !plan.round_trip.lock_memory {
         return Ok(None);
     }
     locked_memory::lock_all()
         .map(Some)
-        .map_err(|error| MeasureError::OptionRejected {
+        .map_err(|error| SessionError::OptionRejected {
             option: "--lock-memory".to_owned(),
             why: format!("this user may not lock so much memory ({error})"),
             next_step: "run as root, or raise the limit: `ulimit -l unlimited`".to_owned(),

@@ -7,7 +7,7 @@ use linerate_record::plan::{
 use linerate_record::stack::{ControlPath, StackPlan};
 use linerate_stack::StackConfig;
 
-use crate::error::MeasureError;
+use crate::error::SessionError;
 
 /// A rejection: its condition, the option, the reason, and the alternative.
 struct ClientRejection {
@@ -151,14 +151,14 @@ const CLIENT_REJECTIONS: &[ClientRejection] = &[
 /// Rejects the options of a plan that the client's user-space stack does not support.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`] with the reason.
-pub fn check_client(plan: &Plan, client_stack: &StackPlan) -> Result<(), MeasureError> {
+/// [`SessionError::OptionRejected`] with the reason.
+pub fn check_client(plan: &Plan, client_stack: &StackPlan) -> Result<(), SessionError> {
     match CLIENT_REJECTIONS
         .iter()
         .find(|row| (row.applies)(plan, client_stack))
     {
         None => Ok(()),
-        Some(row) => Err(MeasureError::OptionRejected {
+        Some(row) => Err(SessionError::OptionRejected {
             option: format!("{} with --dev", row.option),
             why: row.reason.to_owned(),
             next_step: row.remedy.to_owned(),
@@ -309,14 +309,14 @@ fn socket_count(plan: &Plan) -> u64 {
 /// Rejects the options of a plan that a server on the user-space stack does not support.
 ///
 /// # Errors
-/// [`MeasureError::OptionRejected`] with the reason.
-pub fn check_server(plan: &Plan, config: &StackConfig) -> Result<(), MeasureError> {
+/// [`SessionError::OptionRejected`] with the reason.
+pub fn check_server(plan: &Plan, config: &StackConfig) -> Result<(), SessionError> {
     match SERVER_REJECTIONS
         .iter()
         .find(|(applies, ..)| applies(plan, config))
     {
         None => Ok(()),
-        Some((_, option, reason, remedy)) => Err(MeasureError::OptionRejected {
+        Some((_, option, reason, remedy)) => Err(SessionError::OptionRejected {
             option: (*option).to_owned(),
             why: (*reason).to_owned(),
             next_step: (*remedy).to_owned(),

@@ -1,8 +1,8 @@
 //! Record of a test with another tool, from what one end has counted.
 //!
 //! Other tools report little, and each something else. So both halves of the record are built from
-//! one end: its own counts, and the [`ReportCommand`] of the protocol. Figures that neither has stay
-//! absent.
+//! one end: its own counts, and the [`ReportCommand`] of the protocol. Figures that neither has
+//! stay absent.
 
 mod remote_figures;
 
@@ -12,6 +12,7 @@ use jiff::Timestamp;
 use linerate_protocol::control::{EndResults, FlowFigures};
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::facts::{HostFacts, Role};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{
     Caveat, CounterDelta, Interval, MAX_SERVER_TEXT_BYTES, Record, SocketFacts, StreamFigures,
@@ -26,7 +27,7 @@ use remote_figures::{
 };
 
 use crate::coordinator::RunResults;
-use crate::error::MeasureError;
+use crate::error::SessionError;
 use crate::loss::PathLinks;
 use crate::rate_accuracy;
 use crate::record_assembly::{RecordInputs, assemble_record};
@@ -39,7 +40,8 @@ pub struct InteropTest {
     pub plan: Plan,
     /// Start of the payload.
     pub started: Timestamp,
-    /// Results of this end: built by [`local_results`], with the flows from [`FlowCounts::figures`].
+    /// Results of this end: built by [`local_results`], with the flows from
+    /// [`FlowCounts::figures`].
     pub local_results: EndResults,
     /// Interval series of this end; directions are the client's.
     pub intervals: Vec<Interval>,
@@ -52,7 +54,7 @@ pub struct InteropTest {
     /// arrivals at a remote end without counts.
     pub acknowledged: BTreeMap<u32, AckedPayload>,
     /// Error that ended the test early.
-    pub failure: Option<MeasureError>,
+    pub failure: Option<SessionError>,
     /// True if the ends use IPv6.
     pub ipv6: bool,
     /// Counters along the whole path, where it is visible.
@@ -266,7 +268,7 @@ impl InteropTest {
 
     /// Returns the record, and the error that ended the test early.
     #[must_use]
-    pub fn into_record(mut self) -> (Record, Option<MeasureError>) {
+    pub fn into_record(mut self) -> (Record, Option<SessionError>) {
         self.plan.peer_protocol = Some(self.protocol.to_owned());
         let role = self.local_results.role;
         let remote_role = match role {
@@ -411,7 +413,7 @@ impl InteropTest {
         let counted = local_flows.iter().filter(counted).count();
         if counted < local_flows.len() {
             caveats.push(Caveat::new(
-                "far-count-unknown",
+                CaveatId::RemoteCountUnknown,
                 format!(
                     "the server reported for {counted} of {} flows what arrived there, and nothing for the \
                      others: the total that arrived is not known",
@@ -492,7 +494,7 @@ impl InteropTest {
             .all(|flow| self.acknowledged.contains_key(&flow.stream.id));
         if self.plan.protocol == TransportProtocol::Udp || !all_acknowledged {
             caveats.push(Caveat::new(
-                "far-count-unknown",
+                CaveatId::RemoteCountUnknown,
                 format!(
                     "a remote end that speaks {} did not report what arrived there: what was sent is known, \
                      goodput and loss are not",
@@ -525,7 +527,7 @@ impl InteropTest {
             });
         }
         caveats.push(Caveat::new(
-            "counted-by-acknowledgement",
+            CaveatId::CountedByAcknowledgement,
             format!(
                 "a remote end that speaks {} does not report what it read: received is what its kernel \
                  acknowledged",

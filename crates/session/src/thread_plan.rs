@@ -5,8 +5,8 @@ use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode}
 use linerate_sys::cpu;
 use linerate_transport::flow_options::FlowRole;
 
-use super::setup::flow_role;
-use crate::error::MeasureError;
+use crate::error::SessionError;
+use crate::flow_handle::flow_role;
 use crate::wait_policy;
 use crate::wait_policy::WaitContext;
 
@@ -28,15 +28,15 @@ pub struct ThreadPlan {
 }
 
 impl ThreadPlan {
-    /// Chooses the plan of one end. `shared`: both ends use the same machine. `busy_threads`: threads of
-    /// other tests that are busy on it.
+    /// Chooses the plan of one end. `same_machine`: both ends use the same machine. `busy_threads`:
+    /// threads of other tests that are busy on it.
     pub fn choose(
         plan: &Plan,
         role: Role,
         requested_wait: Option<WaitMode>,
         same_machine: bool,
         busy_threads: usize,
-    ) -> Result<Self, MeasureError> {
+    ) -> Result<Self, SessionError> {
         let (cpus, their_cpus) = match role {
             Role::Client => (plan.cpu.client.clone(), &plan.cpu.server),
             Role::Server => (plan.cpu.server.clone(), &plan.cpu.client),
@@ -65,7 +65,7 @@ impl ThreadPlan {
         let several = streams > threads;
         let open_loop = role == Role::Client && plan.round_trip.rate_per_second.is_some();
         if open_loop && !matches!(requested_wait, None | Some(WaitMode::Poll | WaitMode::Spin)) {
-            return Err(MeasureError::OptionRejected {
+            return Err(SessionError::OptionRejected {
                 option: format!(
                     "--wait {} with --rate",
                     requested_wait.unwrap_or(WaitMode::Block)
@@ -86,7 +86,7 @@ impl ThreadPlan {
         }
         if let Some(wait) = requested_wait {
             if several && blocks_in_calls(wait) {
-                return Err(MeasureError::OptionRejected {
+                return Err(SessionError::OptionRejected {
                     option: format!("--wait {wait} with --threads {threads}"),
                     why: format!("a blocking call serves only one of {streams} streams"),
                     next_step: "use --wait epoll or spin, or leave --threads out".to_owned(),
@@ -163,8 +163,8 @@ impl ThreadPlan {
 ///
 /// # Errors
 /// The first requested CPU that is not among them.
-pub fn usable_cpus(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
-    let usable = cpu::list_usable().map_err(|error| MeasureError::system("affinity", error))?;
+pub fn usable_cpus(plan: &Plan, role: Role) -> Result<Vec<u32>, SessionError> {
+    let usable = cpu::list_usable().map_err(|error| SessionError::system("affinity", error))?;
     let requested = match role {
         Role::Client => &plan.cpu.client,
         Role::Server => &plan.cpu.server,
@@ -186,7 +186,7 @@ pub fn usable_cpus(plan: &Plan, role: Role) -> Result<Vec<u32>, MeasureError> {
         false => format!("{machine} has no CPU {cpu}"),
     };
     let choices = CpuList(usable);
-    Err(MeasureError::OptionRejected {
+    Err(SessionError::OptionRejected {
         option: format!("--cpu {}", plan.cpu),
         why,
         next_step: match role {

@@ -36,8 +36,8 @@ struct WorkerSamples {
 }
 
 impl WorkerCosts {
-    /// Samples the threads before their start. Threads beyond [`MAX_LISTED_THREADS`] are not sampled
-    /// while they run, because records do not list them.
+    /// Samples the threads before their start. Threads beyond [`MAX_LISTED_THREADS`] are not
+    /// sampled while they run, because records do not list them.
     #[must_use]
     pub fn new(handles: &[WorkerHandle], start_ns: Nanos) -> Self {
         let samples = handles.iter().enumerate().map(|(index, handle)| {

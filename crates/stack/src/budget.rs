@@ -7,13 +7,12 @@ use crate::addressing::StackAddressing;
 use crate::config::StackConfig;
 use crate::link::LinkLayer;
 use crate::neighbors::NeighborCache;
-use crate::pmtu_cache::PmtuCache;
+use crate::path_mtu_cache::PathMtuCache;
 use crate::stack::{frames_needed, memory_plan};
 use crate::tcp::TcpLayer;
 use crate::udp::UdpLayer;
 use crate::udp::fragment::Fragmenter;
 use crate::udp::reassembly::ReassemblyBuffers;
-
 /// Memory used for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryItem {
@@ -102,7 +101,7 @@ impl StackConfig {
                 "neighbours",
                 NeighborCache::heap_bytes(self.arp_cache as usize),
             ),
-            item("path MTU cache", PmtuCache::heap_bytes()),
+            item("path MTU cache", PathMtuCache::heap_bytes()),
             item(
                 "frame pool and scratch packet",
                 LinkLayer::heap_bytes(plan, self),

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use linerate_packet::vnet::VnetHeader;
 
 use crate::link::LinkLayer;
-use crate::pmtu_cache::{PmtuCache, plausible_mtu};
+use crate::path_mtu_cache::{PathMtuCache, plausible_mtu};
 use crate::udp::fragment::{Fragmenter, fragment_count};
 use crate::wire::ip::IpHeader;
 use crate::wire::{
@@ -110,8 +110,8 @@ impl PacketTooBig {
     #[cold]
     pub(crate) fn apply(&self, link: &mut LinkLayer) {
         let recent_flows = match self.is_echo_reply {
-            true => &link.pmtu_cache.echo_replies,
-            false => &link.pmtu_cache.datagrams,
+            true => &link.path_mtu_cache.echo_replies,
+            false => &link.path_mtu_cache.datagrams,
         };
         let was_sent = recent_flows.contains(self.from, self.to);
         if !was_sent || self.mtu >= self.bytes.into() || !link.path_mtu_limit.take_token(link.now) {
@@ -223,7 +223,7 @@ fn send_echo_reply(
     };
     let (types, protocol) = message_types(header.to);
     let bytes = ip::header_bytes(local) + message.len();
-    let packet_limit = link.pmtu_cache.packet_limit(header.from, link_mtu);
+    let packet_limit = link.path_mtu_cache.packet_limit(header.from, link_mtu);
     let is_fragmented = bytes > packet_limit;
     if is_fragmented && !fragmenter.is_on() {
         link.counters.ip.fragmented_fails += 1;
@@ -240,8 +240,8 @@ fn send_echo_reply(
     if !link.may_reply(frames) {
         return;
     }
-    if PmtuCache::may_exceed_path(bytes, local.is_ipv4()) {
-        let recent_replies = &mut link.pmtu_cache.echo_replies;
+    if PathMtuCache::may_exceed_path(bytes, local.is_ipv4()) {
+        let recent_replies = &mut link.path_mtu_cache.echo_replies;
         let flow_hash =
             recent_replies.flow_hash(SocketAddr::new(local, 0), SocketAddr::new(header.from, 0));
         recent_replies.insert(flow_hash);

@@ -42,6 +42,8 @@
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
+mod path_mtu_cache;
+
 // `tests/common` is shared by integration tests and unit tests, and names this crate as the former
 // do.
 #[cfg(test)]
@@ -78,7 +80,6 @@ mod ip_ids;
 mod link;
 mod neighbors;
 mod parameter_problem;
-mod pmtu_cache;
 mod prefault;
 mod rate_limit;
 mod recent_flows;

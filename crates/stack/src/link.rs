@@ -14,19 +14,17 @@ use linerate_sys::frames::frame::Frame;
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
 use linerate_sys::frames::frame_pool::FramePool;
 
-use crate::Nanos;
 use crate::addressing::StackAddressing;
 use crate::config::StackConfig;
 use crate::counters::Counters;
 use crate::ip_ids::IpIdGenerator;
 use crate::neighbors::{NeighborCache, Resolution};
-use crate::pmtu_cache::PmtuCache;
-use crate::prefault;
+use crate::path_mtu_cache::PathMtuCache;
 use crate::rate_limit::RateLimit;
 use crate::segmentation::SegmentSplit;
 use crate::stage_watch::{FrameMark, StageWatch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, read_u16, write_u16};
-
+use crate::{Nanos, prefault};
 /// Frames longer than this come from ports with a vnet header (64 KiB), and memory holds few of
 /// them.
 pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;
@@ -49,8 +47,8 @@ pub(crate) struct LinkLayer {
     /// True while input is processed or a SYN is answered: frames sent meanwhile are unsolicited
     /// replies, and not requested by a local socket.
     pub(crate) is_replying: bool,
-    /// True while a segment is split: its parts leave completely, or wait in `waiting_parts` until those in
-    /// front of them have left. The burst is full while a part waits.
+    /// True while a segment is split: its parts leave completely, or wait in `waiting_parts` until
+    /// those in front of them have left. The burst is full while a part waits.
     pub(crate) is_splitting: bool,
     waiting_parts: VecDeque<(Frame, Option<FrameMark>)>,
     /// Bytes in front of the Ethernet header.
@@ -58,7 +56,7 @@ pub(crate) struct LinkLayer {
     pub(crate) addressing: StackAddressing,
     pub(crate) ethernet: [u8; 6],
     pub(crate) neighbors: NeighborCache,
-    pub(crate) pmtu_cache: PmtuCache,
+    pub(crate) path_mtu_cache: PathMtuCache,
     /// Next-hop cache for the last destination: address, Ethernet address, and epoch of the
     /// neighbour cache. Most packets have the same destination as the last one.
     last_route: (IpAddr, [u8; 6], u32),
@@ -109,7 +107,7 @@ impl LinkLayer {
             waiting_parts: VecDeque::with_capacity(max_parts(config.mtu)),
             vnet_bytes: vnet,
             neighbors: NeighborCache::new(config.arp_cache as usize, addressing.seed),
-            pmtu_cache: PmtuCache::new(addressing.seed),
+            path_mtu_cache: PathMtuCache::new(addressing.seed),
             last_route: (Ipv4Addr::UNSPECIFIED.into(), [0; 6], 0),
             addressing,
             ethernet,
@@ -407,7 +405,7 @@ impl LinkLayer {
 
     /// Records that the path to a host has this MTU; returns whether that is new.
     pub(crate) fn learn_path_mtu(&mut self, to: IpAddr, mtu: u16) -> bool {
-        let is_new = self.pmtu_cache.learn(to, mtu, self.now);
+        let is_new = self.path_mtu_cache.learn(to, mtu, self.now);
         if is_new {
             // Prepared headers contain the limit of that destination.
             self.neighbors.bump_epoch();
@@ -418,14 +416,14 @@ impl LinkLayer {
     /// Removes expired entries of the path MTU cache.
     #[inline]
     pub(crate) fn expire_path_mtus(&mut self) {
-        if self.pmtu_cache.has_expired(self.now) {
+        if self.path_mtu_cache.has_expired(self.now) {
             self.remove_expired_path_mtus();
         }
     }
 
     #[cold]
     fn remove_expired_path_mtus(&mut self) {
-        self.pmtu_cache.remove_expired(self.now);
+        self.path_mtu_cache.remove_expired(self.now);
         self.neighbors.bump_epoch();
     }
 

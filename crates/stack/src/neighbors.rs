@@ -185,7 +185,7 @@ impl NeighborCache {
     }
 
     /// Looks up a neighbour. If the result is `Stale` or `Unrequested`, the caller sends a request.
-    /// `wanted`: a socket sends to it, and not only a reply is sent.
+    /// `is_destination`: a socket sends to it, and not only a reply is sent.
     pub(crate) fn resolve(
         &mut self,
         address: IpAddr,
@@ -270,7 +270,7 @@ impl NeighborCache {
         self.ready_frames = self.waiting.len();
     }
 
-    /// Records a confirmed address. An unknown neighbour is added only if `new` is set.
+    /// Records a confirmed address. An unknown neighbour is added only if `may_add` is set.
     pub(crate) fn learn(&mut self, address: IpAddr, ethernet: [u8; 6], may_add: bool, now: Nanos) {
         let Some(at) = self.find_or_add(address, may_add, now) else {
             return;
@@ -432,8 +432,8 @@ impl NeighborCache {
         None
     }
 
-    /// Returns when [`NeighborCache::next_to_request`] or an announcement has work; `None` while no reply is
-    /// outstanding.
+    /// Returns when [`NeighborCache::next_to_request`] or an announcement has work; `None` while no
+    /// reply is outstanding.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         let is_waiting = |neighbor: &NeighborEntry| (1..=MAX_REQUESTS).contains(&neighbor.requests);
         let waiting = self.entries.iter().filter(|neighbor| is_waiting(neighbor));

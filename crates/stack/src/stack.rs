@@ -204,8 +204,8 @@ impl Stack {
         true
     }
 
-    /// Returns the arrival time of the frames that [`Stack::prefetch`] received, if stages are watched:
-    /// the next poll may use it as its time.
+    /// Returns the arrival time of the frames that [`Stack::prefetch`] received, if stages are
+    /// watched: the next poll may use it as its time.
     #[inline]
     #[must_use]
     pub fn prefetched_at(&self) -> Option<Nanos> {
@@ -305,9 +305,10 @@ impl Stack {
     }
 
     /// Starts recording the stages of datagrams and segments, with a clock that is read once for
-    /// each burst and once or twice for each of them. [`DatagramMeta::arrived_ns`](crate::DatagramMeta::arrived_ns)
-    /// becomes exact, [`DatagramMeta::queued_ns`](crate::DatagramMeta::queued_ns) is set, and [`Stack::take_departures`]
-    /// reports up to `capacity` departures between two calls.
+    /// each burst and once or twice for each of them.
+    /// [`DatagramMeta::arrived_ns`](crate::DatagramMeta::arrived_ns) becomes exact,
+    /// [`DatagramMeta::queued_ns`](crate::DatagramMeta::queued_ns) is set, and
+    /// [`Stack::take_departures`] reports up to `capacity` departures between two calls.
     pub fn watch_stages(&mut self, clock: fn() -> Nanos, capacity: usize) {
         self.link.start_watch(clock).set_capacity(capacity);
     }

@@ -1,9 +1,9 @@
 //! Offload settings of an interface, read and written through `SIOCETHTOOL`.
 //!
 //! The network namespace is that of the socket, independent of the calling thread. Two families of
-//! calls exist. The six classic switches ([`OffloadSwitch`]) stand for groups of features: `ethtool -K
-//! eth0 tso off` turns off every kind of TCP segmentation. Newer features have names of the kernel
-//! ([`read_features`]).
+//! calls exist. The six classic switches ([`OffloadSwitch`]) stand for groups of features:
+//! `ethtool -K eth0 tso off` turns off every kind of TCP segmentation. Newer features have names of
+//! the kernel ([`read_features`]).
 
 use std::ffi::c_void;
 use std::io;
@@ -55,8 +55,8 @@ impl OffloadSwitch {
 
 /// Passes `words` to the kernel as the structure that its first word (the command) selects.
 ///
-/// Private to this folder: sound only for a buffer at least as long as the kernel expects from the
-/// command and the counts inside. Each caller states why that holds.
+/// Private to this directory: sound only for a buffer at least as long as the kernel expects from
+/// the command and the counts inside. Each caller states why that holds.
 pub(super) fn ethtool_ioctl(
     socket: BorrowedFd<'_>,
     interface: &str,
@@ -80,8 +80,8 @@ pub(super) fn ethtool_ioctl(
         data: words.as_mut_ptr().cast(),
         rest: [0; 32],
     };
-    // SAFETY: `ethtool_ioctl` is at least as large as `struct ifreq`, its name ends in a zero, and `data`
-    // points to `words`, exclusively borrowed and long enough as each caller assures.
+    // SAFETY: `ethtool_ioctl` is at least as large as `struct ifreq`, its name ends in a zero, and
+    // `data` points to `words`, exclusively borrowed and long enough as each caller assures.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut asked) };
     if result < 0 {
         Err(io::Error::last_os_error())

@@ -37,7 +37,7 @@ pub fn offloads_tx_checksums(interface: &str) -> io::Result<bool> {
 }
 
 /// Returns true if VLAN tags are left to `interface` on transmit, in the calling thread's network
-/// namespace: until then they are not in the frame data (`ethtool -k`: `tx-vlan_tag-offload`).
+/// namespace: until then they are not in the frame data (`ethtool -k`: `tx-vlan-offload`).
 ///
 /// # Errors
 /// Like [`offloads_tx_checksums`].
@@ -45,7 +45,7 @@ pub fn offloads_tx_vlan(interface: &str) -> io::Result<bool> {
     Ok(query_value(&ioctl_socket()?, interface, GET_FLAGS)? & FLAG_TX_VLAN != 0)
 }
 
-/// Returns true if the interface removes VLAN tags from received frames (`rx-vlan_tag-offload`).
+/// Returns true if the interface removes VLAN tags from received frames (`rx-vlan-offload`).
 ///
 /// # Errors
 /// Like [`offloads_tx_checksums`].
@@ -62,7 +62,7 @@ pub fn has_carrier(socket: &OwnedFd, interface: &str) -> io::Result<bool> {
     Ok(query_value(socket, interface, GET_LINK)? != 0)
 }
 
-/// Returns true if a feature of `interface` is on, in the socket's network namespace; `call_bpf` is
+/// Returns true if a feature of `interface` is on, in the socket's network namespace; `command` is
 /// the ethtool query of that feature.
 ///
 /// # Errors

@@ -304,8 +304,8 @@ impl UringSockets {
     pub fn payload(&self, buffer: &ReceivedBuffer) -> (&[u8], Option<u16>) {
         let start = self.pool.buffer(buffer.buffer_id);
         let bytes = buffer.bytes.min(self.pool.buffer_bytes);
-        // SAFETY: the buffer is mapped and has this length; the kernel assigned it to this piece
-        // and does not write to it before `recycle` consumes the piece.
+        // SAFETY: the buffer is mapped and has this length; the kernel assigned it to `buffer`
+        // and does not write to it before `recycle` consumes it.
         let contents = unsafe { std::slice::from_raw_parts(start, bytes) };
         match buffer.kind {
             ReceiveKind::Coalesced => parse_message(contents),

@@ -366,6 +366,7 @@ impl TimedCall {
     }
 }
 
+#[inline]
 fn slot_of(call: TransportCall, outcome: CallOutcome) -> u16 {
     (call as usize * OUTCOMES + outcome as usize) as u16
 }

@@ -6,14 +6,13 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 
 use linerate_record::record::ZeroCopyCounts;
-use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
-use linerate_sys::zerocopy;
 use linerate_sys::zerocopy::SplicePipe;
+use linerate_sys::{clock, zerocopy};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use super::call_times::{CallOutcome, CallRecorder, TransportCall};
-use super::kernel::AlignedBuffer;
+use crate::aligned_buffer::AlignedBuffer;
+use crate::call_times::{CallOutcome, CallRecorder, TransportCall};
 
 /// Send path of a flow whose payload is not copied from user memory.
 pub enum CopyMode {
@@ -96,11 +95,13 @@ impl ZeroCopySends {
     }
 
     /// Returns whether all sends are completed.
+    #[inline]
     pub fn is_idle(&self) -> bool {
         self.in_flight == 0
     }
 
     /// Returns the buffer of the next datagrams, unless the kernel still reads from it.
+    #[inline]
     pub fn next_buffer(&mut self, bytes: usize) -> Option<&mut [u8]> {
         let number = self.next as usize % SEND_BUFFERS;
         if self.busy[number] {

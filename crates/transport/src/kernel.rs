@@ -1,6 +1,5 @@
 //! Transport over kernel sockets.
 
-mod buffer;
 pub mod connect;
 mod options;
 mod socket_facts;
@@ -34,7 +33,6 @@ use linerate_sys::zerocopy::SplicePipe;
 use linerate_sys::{clock, pacing, packet_timestamps, socket, zerocopy};
 use socket2::Socket;
 
-pub use self::buffer::AlignedBuffer;
 pub use self::socket_facts::congestion_control;
 pub use self::socket_facts::{SocketWatch, facts_of};
 pub use self::socket_wait::IDLE_TIMEOUT;
@@ -44,13 +42,13 @@ pub use self::syscall::{EINVAL, EIO, to_poll};
 use self::syscall::{nonblocking_outcome, send_with};
 use self::timestamping_device::TimestampingDevice;
 use self::transfer::PayloadSource;
-use super::call_times::{CallRecorder, CallStats, NoRecorder, TransportCall};
-use super::copy_mode::{CopyMode, ZeroCopySends, create_memory_file};
-use super::{
-    CallAttempts, EchoOutcome, FlowOptions, RecvMeta, Transport, TransportCapabilities,
+use crate::aligned_buffer::AlignedBuffer;
+use crate::call_times::{CallRecorder, CallStats, NoRecorder, TransportCall};
+use crate::copy_mode::{CopyMode, ZeroCopySends, create_memory_file};
+use crate::{
+    CallAttempts, EchoOutcome, FlowOptions, RecvMeta, RunClock, Transport, TransportCapabilities,
     TransportSetup, TxTimestamp, WorkerTransport,
 };
-use crate::RunClock;
 
 /// Longest time in which a flow may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

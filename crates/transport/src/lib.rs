@@ -1,24 +1,29 @@
 //! Transports: the seam between workloads and the network stack that moves their payload.
 //!
-//! A transport is owned by one thread; there is no lock in its path. Its way of waiting (block,
-//! spin, `poll`, `select`, `epoll`) is chosen when the run starts. Workloads are compiled once for
+//! Start at [`Transport`], which kernel sockets, io_uring and our user-space stack implement. A
+//! transport is owned by one thread; there is no lock in its path. The wait mode (block, spin,
+//! `poll`, `select`, `epoll`) is chosen when the run starts, and workloads are compiled once for
 //! every combination.
+//!
+//! A transport decides neither what is sent nor when: that is the workload's.
 #![forbid(unsafe_code)]
 
-pub mod payload_pattern;
+pub mod flow_options;
 
+mod kernel;
+pub mod netstack;
 pub mod stack_thread;
+mod uring;
 
+mod aligned_buffer;
 pub mod call_times;
 mod copy_mode;
 mod error;
-pub mod flow_options;
-mod kernel;
-pub mod netstack;
+pub mod payload_pattern;
 mod run_clock;
+
 #[cfg(any(test, feature = "test-support"))]
 pub mod test_support;
-mod uring;
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -41,8 +46,8 @@ pub use kernel::{
     SocketWatch, SpinWait,
 };
 pub use kernel::{congestion_control, facts_of};
-pub use linerate_sys::packet_timestamps::TxTimestampPoint;
-pub use linerate_sys::readiness::Readiness;
+use linerate_sys::packet_timestamps::TxTimestampPoint;
+use linerate_sys::readiness::Readiness;
 pub use netstack::{
     NetstackTransport, RecordingNetstack, close_reason, connect_timeout_reason,
     to_io_error as stack_error,
@@ -238,7 +243,8 @@ pub trait WorkerTransport: Transport + Sized {
     /// targets.
     ///
     /// # Errors
-    /// The error of the first connection that fails; `Interrupted` when `is_cancelled` returns true.
+    /// The error of the first connection that fails; `Interrupted` when `is_cancelled` returns
+    /// true.
     fn connect_many(
         &mut self,
         targets: &[(SocketAddr, &FlowOptions)],
@@ -439,8 +445,8 @@ pub trait Transport {
         fill: impl FnOnce(&mut [u8]),
     ) -> Poll<io::Result<usize>>;
 
-    /// Receives at most `buffer` bytes of the stream and passes them to `take`; an empty slice is the
-    /// end of the stream.
+    /// Receives at most `buffer` bytes of the stream and passes them to `take`; an empty slice is
+    /// the end of the stream.
     fn tcp_receive<R>(
         &mut self,
         socket: Self::Socket,
@@ -504,9 +510,9 @@ pub trait Transport {
     /// datagrams of the remote end do not meet a closed port.
     fn deregister(&mut self, socket: Self::Socket);
 
-    /// Registers a socket under a key, level-triggered: [`Self::wait_ready`] returns the key whenever
-    /// the socket is ready. Returns false when this transport does not support registration. Either
-    /// all sockets are registered or none.
+    /// Registers a socket under a key, level-triggered: [`Self::wait_ready`] returns the key
+    /// whenever the socket is ready. Returns false when this transport does not support
+    /// registration. Either all sockets are registered or none.
     ///
     /// # Errors
     /// The error of the stack.
@@ -519,8 +525,8 @@ pub trait Transport {
         Ok(false)
     }
 
-    /// Registers a socket under a key, edge-triggered: [`Self::wait_ready`] returns the key once for
-    /// each change (connected, data received, send space available) and once for the present
+    /// Registers a socket under a key, edge-triggered: [`Self::wait_ready`] returns the key once
+    /// for each change (connected, data received, send space available) and once for the present
     /// state.
     ///
     /// # Errors

@@ -22,12 +22,12 @@ use linerate_sys::clock::Nanos;
 use linerate_sys::{clock, tick_clock};
 use socket_table::{NetstackSocket, SocketTable};
 
-use super::kernel::AlignedBuffer;
-use super::{CallAttempts, RecvMeta};
+use crate::aligned_buffer::AlignedBuffer;
 use crate::stack_thread::background::BackgroundWork;
 use crate::stack_thread::port_driver::PortDriver;
 use crate::stack_thread::stack_facts;
 use crate::stack_thread::stack_service::PayloadCounters;
+use crate::{CallAttempts, RecvMeta};
 pub use recording::RecordingNetstack;
 pub use socket_table::SocketSlot;
 
@@ -39,8 +39,7 @@ const IDLE_POLL_INTERVAL_NS: Nanos = 50_000;
 
 /// Port polls between two readings of the clock while the stack is idle and spins. On a port that
 /// needs system calls, a port poll costs half of a stack poll; on one in memory a tenth. An
-/// arriving
-/// frame waits for the poll in progress.
+/// arriving frame waits for the poll in progress.
 const PORT_POLLS_PER_CLOCK_READ: u32 = 16;
 
 /// Longest time for which only the port is polled; other work of the thread waits for it.
@@ -134,6 +133,7 @@ impl NetstackTransport {
     }
 
     /// Returns whether a background connection still has data to transmit.
+    #[inline]
     pub fn is_busy(&self) -> bool {
         self.background.is_busy()
     }
@@ -266,11 +266,13 @@ impl NetstackTransport {
     }
 
     /// Returns the kind of a socket, if it is open.
+    #[inline]
     fn socket_kind(&self, slot: SocketSlot) -> Option<SocketKind> {
         Some(self.sockets.get(slot).socket?.kind())
     }
 
     /// Polls the background sockets if it is time.
+    #[inline]
     fn poll_background_if_due(&mut self) {
         if self.now >= self.next_background_ns {
             self.next_background_ns = self.now + BACKGROUND_INTERVAL_NS;
@@ -365,7 +367,8 @@ impl NetstackTransport {
     }
 }
 
-/// Converts an error of the stack to the `io::Socket` that the kernel would return.
+/// Converts an error of the stack to the [`io::Error`] that the kernel would return.
+#[inline]
 pub fn to_io_error(error: StackError) -> io::Error {
     let kind = match &error {
         StackError::ConnectionRefused { .. } => io::ErrorKind::ConnectionRefused,
@@ -413,6 +416,7 @@ fn to_socket_result<R>(result: Poll<Result<R, StackError>>) -> Poll<io::Result<R
     }
 }
 
+#[inline]
 fn recv_meta(meta: &linerate_stack::DatagramMeta) -> RecvMeta {
     RecvMeta {
         timestamp_ns: Some(meta.arrived_ns),

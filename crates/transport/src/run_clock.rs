@@ -19,6 +19,7 @@ impl RunClock {
     /// Returns the end of the interval that starts at `start_ns`; `None` without reports.
     ///
     /// The end of the omitted time ends an interval early, so that none is partly counted.
+    #[inline]
     #[must_use]
     pub fn interval_end(&self, start_ns: Nanos) -> Option<Nanos> {
         let end = start_ns + self.interval_ns?;

@@ -5,6 +5,8 @@
 //! thread: services, and the bytes of the control connection, carried by a [`bridge`] to the
 //! session's thread.
 
+pub mod stack_caveats;
+
 pub mod background;
 pub mod bridge;
 pub mod open_stack;
@@ -12,7 +14,6 @@ pub mod port_driver;
 pub mod port_state;
 pub mod stack_facts;
 pub mod stack_service;
-pub mod stack_warnings;
 pub mod thread_schedule;
 
 use std::io;
@@ -116,7 +117,7 @@ impl StackHandle {
         self.request(StackRequest::Inspect, inspect)
     }
 
-    /// Refreshes the kernel's counters of the port, then runs a function like [`Self::look`].
+    /// Refreshes the kernel's counters of the port, then runs a function like [`Self::with_stack`].
     pub fn with_fresh_counters<R: Send + 'static>(
         &self,
         inspect: impl FnOnce(&mut linerate_stack::Stack, Option<&mut dyn StackService>) -> R

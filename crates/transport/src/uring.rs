@@ -14,16 +14,16 @@ use linerate_sys::uring::{ReceiveKind, ReceiveResult, ReceivedBuffer, UringSocke
 use linerate_sys::{clock, pacing, socket};
 use socket2::Socket;
 
-use super::call_times::{CallOutcome, CallRecorder, CallStats, TransportCall};
-use super::kernel::{
-    AlignedBuffer, EINVAL, EIO, GSO_SEGMENT_LIMITS, IDLE_TIMEOUT, MAX_UDP_CALL_BYTES,
-    SPIN_BEFORE_DEPARTURE_NS, SocketIndex, SocketWatch, connect, facts_of, to_poll,
+use crate::aligned_buffer::AlignedBuffer;
+use crate::call_times::{CallOutcome, CallRecorder, CallStats, TransportCall};
+use crate::kernel::{
+    EINVAL, EIO, GSO_SEGMENT_LIMITS, IDLE_TIMEOUT, MAX_UDP_CALL_BYTES, SPIN_BEFORE_DEPARTURE_NS,
+    SocketIndex, SocketWatch, connect, facts_of, to_poll,
 };
-use super::{
-    FlowOptions, PeerAddressing, RecvMeta, Transport, TransportCapabilities, TransportSetup,
-    WorkerTransport,
+use crate::{
+    FlowOptions, PeerAddressing, RecvMeta, RunClock, Transport, TransportCapabilities,
+    TransportSetup, WorkerTransport,
 };
-use crate::RunClock;
 
 /// Receive memory in all, in bytes.
 const POOL_BYTES: usize = 1 << 20;

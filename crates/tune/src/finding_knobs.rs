@@ -1,13 +1,14 @@
 //! Knobs that may remedy a finding: a search tries them first.
 
 use linerate_record::finding::{Finding, FindingKind};
+use linerate_record::ids::{CauseId, StoredId};
 
 /// Causes with the knobs that may remedy them, the most likely first.
 ///
 /// A cause that no knob can remedy (a long path, another virtual machine) is not listed.
-const KNOBS_BY_CAUSE: &[(&str, &[&str])] = &[
+const KNOBS_BY_CAUSE: &[(CauseId, &[&str])] = &[
     (
-        "receive-window",
+        CauseId::ReceiveWindow,
         &[
             "rcvbuf",
             "tcp-rmem",
@@ -18,7 +19,7 @@ const KNOBS_BY_CAUSE: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "send-buffer",
+        CauseId::SendBuffer,
         &[
             "sndbuf",
             "tcp-wmem",
@@ -27,15 +28,18 @@ const KNOBS_BY_CAUSE: &[(&str, &[&str])] = &[
             "congestion",
         ],
     ),
-    ("congestion-loss", &["congestion", "sndbuf", "streams"]),
-    ("congestion-control", &["congestion"]),
-    ("reordering", &["congestion", "cpu", "rps"]),
     (
-        "delayed-ack",
+        CauseId::CongestionLoss,
+        &["congestion", "sndbuf", "streams"],
+    ),
+    (CauseId::CongestionControl, &["congestion"]),
+    (CauseId::Reordering, &["congestion", "cpu", "rps"]),
+    (
+        CauseId::DelayedAck,
         &["no-delay", "stack-sndbuf", "stack-psh", "sndbuf", "rcvbuf"],
     ),
     (
-        "nagle",
+        CauseId::Nagle,
         &[
             "no-delay",
             "stack-nagle",
@@ -45,11 +49,11 @@ const KNOBS_BY_CAUSE: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "small-writes",
+        CauseId::SmallWrites,
         &["write-size", "offload", "batch", "gso-size"],
     ),
     (
-        "sender-cpu",
+        CauseId::SenderCpu,
         &[
             "write-size",
             "gso-size",
@@ -60,22 +64,25 @@ const KNOBS_BY_CAUSE: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "receiver-cpu",
+        CauseId::ReceiverCpu,
         &[
             "gso-size", "offloads", "wait", "rcvlowat", "offload", "cpu", "rps",
         ],
     ),
-    ("shared-core", &["cpu", "wait"]),
-    ("softirq-core", &["cpu", "rps", "xps"]),
-    ("idle-wakeup", &["wait", "hold-latency", "busy-read", "cpu"]),
+    (CauseId::SharedCore, &["cpu", "wait"]),
+    (CauseId::SoftirqCore, &["cpu", "rps", "xps"]),
     (
-        "scheduling-delay",
+        CauseId::IdleWakeup,
+        &["wait", "hold-latency", "busy-read", "cpu"],
+    ),
+    (
+        CauseId::SchedulingDelay,
         &["sched", "cpu", "wait", "hold-latency"],
     ),
-    ("rt-throttle", &["sched"]),
-    ("cpu-frequency", &["hold-latency", "wait"]),
+    (CauseId::RtThrottle, &["sched"]),
+    (CauseId::CpuFrequency, &["hold-latency", "wait"]),
     (
-        "udp-receive-queue",
+        CauseId::UdpReceiveQueue,
         &[
             "rcvbuf",
             "rmem-max",
@@ -86,7 +93,7 @@ const KNOBS_BY_CAUSE: &[(&str, &[&str])] = &[
         ],
     ),
     (
-        "socket-buffer-cap",
+        CauseId::SocketBufferCap,
         &[
             "rmem-max",
             "wmem-max",
@@ -96,16 +103,16 @@ const KNOBS_BY_CAUSE: &[(&str, &[&str])] = &[
             "sndbuf",
         ],
     ),
-    ("qdisc-drop", &["sndbuf", "congestion"]),
-    ("nic-drop", &["rings", "stack-rx", "coalescing"]),
-    ("softnet-backlog", &["backlog", "rps", "cpu"]),
-    ("fragment-loss", &["rcvbuf", "mtu", "stack-queue"]),
-    ("reassembly", &["rcvbuf", "mtu"]),
-    ("mtu-black-hole", &["mtu"]),
-    ("offload-off", &["offloads", "offload"]),
-    ("gso-size", &["gso-size", "write-size"]),
+    (CauseId::QdiscDrop, &["sndbuf", "congestion"]),
+    (CauseId::NicDrop, &["rings", "stack-rx", "coalescing"]),
+    (CauseId::SoftnetBacklog, &["backlog", "rps", "cpu"]),
+    (CauseId::FragmentLoss, &["rcvbuf", "mtu", "stack-queue"]),
+    (CauseId::Reassembly, &["rcvbuf", "mtu"]),
+    (CauseId::MtuBlackHole, &["mtu"]),
+    (CauseId::OffloadOff, &["offloads", "offload"]),
+    (CauseId::GsoSize, &["gso-size", "write-size"]),
     (
-        "path-delay",
+        CauseId::PathDelay,
         &[
             "sndbuf",
             "rcvbuf",
@@ -115,24 +122,30 @@ const KNOBS_BY_CAUSE: &[(&str, &[&str])] = &[
             "streams",
         ],
     ),
-    ("single-flow", &["streams", "rps"]),
-    ("too-few-in-flight", &["streams", "stack-rx"]),
-    ("too-few-descriptors", &["rings", "stack-rx", "stack-tx"]),
-    ("burst-size", &["stack-tx", "sndbuf"]),
-    ("interrupt-coalescing", &["coalescing"]),
-    ("slow-sender-application", &["write-size", "sched", "cpu"]),
+    (CauseId::SingleFlow, &["streams", "rps"]),
+    (CauseId::TooFewInFlight, &["streams", "stack-rx"]),
     (
-        "slow-receiver-application",
+        CauseId::TooFewDescriptors,
+        &["rings", "stack-rx", "stack-tx"],
+    ),
+    (CauseId::BurstSize, &["stack-tx", "sndbuf"]),
+    (CauseId::InterruptCoalescing, &["coalescing"]),
+    (
+        CauseId::SlowSenderApplication,
+        &["write-size", "sched", "cpu"],
+    ),
+    (
+        CauseId::SlowReceiverApplication,
         &["rcvlowat", "wait", "sched", "cpu"],
     ),
-    ("path-loss", &["congestion"]),
-    ("tool-limit", &["cpu", "sched", "wait"]),
+    (CauseId::PathLoss, &["congestion"]),
+    (CauseId::ToolLimit, &["cpu", "sched", "wait"]),
 ];
 
 /// Finding with the knobs that may remedy it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FindingKnobs {
-    pub cause: String,
+    pub cause: StoredId<CauseId>,
     /// Cost of the finding, 0 to 1.
     pub cost: f64,
     /// Finding as one sentence.
@@ -143,8 +156,8 @@ pub struct FindingKnobs {
 
 /// Knobs that may remedy `cause`, whether or not they apply here.
 #[must_use]
-pub fn knobs_for_cause(cause: &str) -> &'static [&'static str] {
-    let entry = KNOBS_BY_CAUSE.iter().find(|(name, _)| *name == cause);
+pub fn knobs_for_cause(cause: &StoredId<CauseId>) -> &'static [&'static str] {
+    let entry = KNOBS_BY_CAUSE.iter().find(|(id, _)| cause == id);
     entry.map_or(&[], |(_, knobs)| knobs)
 }
 
@@ -198,10 +211,10 @@ mod tests {
     use super::*;
     use crate::knob::knob_names;
 
-    fn finding(kind: FindingKind, cause: &str) -> Finding {
+    fn finding(kind: FindingKind, cause: CauseId) -> Finding {
         Finding {
             kind,
-            cause: cause.to_owned(),
+            cause: cause.into(),
             end: FindingLocation::Both,
             direction: None,
             cost: 0.5,
@@ -226,23 +239,14 @@ mod tests {
         }
     }
 
-    /// Ids that have sections in docs/CAUSES.md.
-    #[test]
-    fn every_listed_cause_is_documented() {
-        let causes = include_str!("../../../docs/CAUSES.md");
-        for (cause, _) in KNOBS_BY_CAUSE {
-            assert!(causes.contains(&format!("\n## {cause}\n")), "{cause}");
-        }
-    }
-
     #[test]
     fn the_likeliest_knob_of_each_finding_comes_first() {
         let findings = [
-            finding(FindingKind::Cause, "idle-wakeup"),
-            finding(FindingKind::Limit, "receiver-cpu"),
-            finding(FindingKind::Unknown, "congestion-control"),
-            finding(FindingKind::Cause, "steal"),
-            finding(FindingKind::Cause, "idle-wakeup"),
+            finding(FindingKind::Cause, CauseId::IdleWakeup),
+            finding(FindingKind::Limit, CauseId::ReceiverCpu),
+            finding(FindingKind::Unknown, CauseId::CongestionControl),
+            finding(FindingKind::Cause, CauseId::Steal),
+            finding(FindingKind::Cause, CauseId::IdleWakeup),
         ];
         let here = ["gso-size", "wait", "hold-latency", "congestion"];
         let hints = knobs_for_findings(&findings, &here);

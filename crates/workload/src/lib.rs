@@ -1,29 +1,37 @@
 //! Workloads over a transport, as state machines.
 //!
-//! A step does one thing that may be possible now and returns the progress; it never blocks and
-//! never loops. One driver polls the transport, steps every flow of the thread, and idles when none
-//! can continue. A workload is one file and one line in [`WORKLOADS`].
+//! Start at [`Workload`]: a step does one thing that may be possible now and returns the progress;
+//! it never blocks and never loops. One driver polls the transport, steps every flow of the thread,
+//! and idles when none can continue. [`worker`] starts the threads. A workload is one file and one
+//! line in [`WORKLOADS`].
+//!
+//! A step never calls a socket: each call goes through the [`Transport`].
 #![forbid(unsafe_code)]
 
-mod delay_variation;
+mod throughput;
+
 pub mod flow;
-pub mod flow_counters;
-pub mod framing;
-pub mod pacer;
-pub mod probes;
-pub mod sequence_tracker;
-pub mod timestamps;
 pub mod worker;
 
-mod edge_driver;
-pub mod histogram_pool;
-mod readiness_driver;
 mod round_trip;
+mod timestamped_round_trip;
+
+mod edge_driver;
+mod readiness_driver;
+
+mod delay_variation;
+mod device_timestamps;
+pub mod flow_counters;
+pub mod framing;
+pub mod histogram_pool;
+pub mod pacer;
+pub mod probes;
+mod send_schedule;
+pub mod sequence_tracker;
+pub mod timestamps;
+
 #[cfg(test)]
 mod scripted_transport;
-mod send_schedule;
-mod stream;
-mod timestamped_round_trip;
 
 use std::io;
 use std::net::SocketAddr;
@@ -62,8 +70,7 @@ pub trait Workload<T: Transport> {
     fn socket(&self) -> Option<T::Socket>;
 
     /// Returns the newest socket that the flow waits for, and the number of sockets so far. Only
-    /// for
-    /// flows that replace their sockets.
+    /// for flows that replace their sockets.
     fn newest_socket(&self) -> Option<(u64, T::Socket)> {
         None
     }
@@ -152,7 +159,7 @@ macro_rules! workloads {
 }
 
 workloads! {
-    Throughput stream "payload per second",
+    Throughput throughput "payload per second",
     Latency round_trip "round-trip time of requests and their responses",
 }
 
@@ -164,7 +171,7 @@ pub fn run_bidirectional<T: Transport>(
     flows: Vec<Vec<OpenFlow<T::Socket>>>,
     on_finished: impl FnMut(FlowEndResults),
 ) {
-    stream::run_bidirectional(workers, transport, flows, on_finished);
+    throughput::run_bidirectional(workers, transport, flows, on_finished);
 }
 
 /// Time before a departure during which the thread spins: a sleep ends up to 70 us late.

@@ -170,6 +170,7 @@ impl Pacer {
     }
 
     /// Drops all overdue payload: the schedule continues from now.
+    #[inline]
     pub fn restart(&mut self, now_ns: Nanos) {
         if self.rate_bps.is_some() {
             self.next_ns = self.next_ns.max(now_ns);
@@ -177,6 +178,7 @@ impl Pacer {
     }
 
     /// Returns the number of overdue payloads of `bytes`; 0 without a rate.
+    #[inline]
     #[must_use]
     pub fn overdue_payloads(&self, now_ns: Nanos, bytes: u64) -> u64 {
         let Some(rate) = self.rate_bps else { return 0 };

@@ -18,8 +18,8 @@ pub const MIN_FLOWS: usize = 2;
 /// Steps flows when their sockets are ready, until all are finished.
 ///
 /// Each ready flow makes one step before any makes a second, so that none starves. Flows that were
-/// not ready are stepped ten times a second while `should_sweep` returns true, so that they notice the end
-/// of the run. Not for workloads that wait for departures.
+/// not ready are stepped ten times a second while `should_sweep` returns true, so that they notice
+/// the end of the run. Not for workloads that wait for departures.
 ///
 /// Returns the flows unchanged when the transport does not support registration.
 pub fn drive<T: Transport, W: Workload<T>>(

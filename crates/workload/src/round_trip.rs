@@ -1,6 +1,5 @@
 //! Latency: requests and responses. This file has the closed loop: one request at a time per flow.
 
-pub(super) mod device_timestamps;
 mod in_flight;
 mod open_loop;
 mod reconnect;
@@ -27,9 +26,9 @@ use self::request_tracker::{
     RequestTracker, ResponseCheck, ResponseKind, classify_framed, classify_outside_timestamps,
 };
 use self::responder::{TcpAcceptor, TcpResponder, UdpResponder};
-use super::histogram_pool::HistogramPool;
-use super::{OpenFlow, Progress, WorkerContext, Workload, drive, edge_driver};
 use crate::flow::FlowEndResults;
+use crate::histogram_pool::HistogramPool;
+use crate::{OpenFlow, Progress, WorkerContext, Workload, drive, edge_driver};
 
 /// Runs the flows of one thread.
 pub fn run<T: Transport>(

@@ -3,8 +3,7 @@
 use linerate_sys::clock::Nanos;
 
 /// Schedule at a constant rate: request n is due at the start plus n periods, to the nanosecond
-/// over
-/// hours.
+/// over hours.
 #[derive(Clone, Copy, Debug)]
 pub struct SendSchedule {
     /// Time of the first request.

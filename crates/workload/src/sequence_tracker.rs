@@ -94,6 +94,7 @@ impl SequenceTracker {
     }
 
     /// Marks a number as lost: if it arrives later, it counts as late.
+    #[inline]
     #[cold]
     pub fn skip(&mut self, number: u64) {
         if number < self.next_number {
@@ -159,6 +160,7 @@ impl SequenceTracker {
     }
 
     /// Returns the number of received datagrams, including duplicates.
+    #[inline]
     #[must_use]
     pub fn received(&self) -> u64 {
         self.received

@@ -16,12 +16,11 @@ use linerate_sys::packet_timestamps::TxTimestampPoint;
 use linerate_transport::Transport;
 use linerate_transport::flow_options::FlowRole;
 
-use super::round_trip::device_timestamps;
-use super::send_schedule::SendSchedule;
-use super::{OpenFlow, Progress, WorkerContext, Workload, drive};
 use crate::flow::{FlowEndResults, FlowShared, TimingHistograms, is_opening_datagram};
 use crate::flow_counters::PayloadTotals;
+use crate::send_schedule::SendSchedule;
 use crate::timestamps::{LostRequest, SchedulerTracer, TimestampRing, WARM_UP_ROUND_TRIPS};
+use crate::{OpenFlow, Progress, WorkerContext, Workload, device_timestamps, drive};
 
 /// Number of round trips after the slow one that ends the run.
 const ROUND_TRIPS_AFTER_SLOW: u64 = 64;
@@ -112,8 +111,7 @@ impl<'a, S: Copy> FlowRecorder<'a, S> {
     }
 
     /// Called when nothing arrived. Where a separate call waits, a returned timestamp ends that
-    /// wait
-    /// and every further one until it is read.
+    /// wait and every further one until it is read.
     fn on_starved<T: Transport<Socket = S>>(&mut self, transport: &mut T) -> io::Result<Progress> {
         if self.drains_in_waits {
             self.drain_timestamps(transport)?;

@@ -131,8 +131,8 @@ impl StartBarrier {
         self.changed.notify_all();
     }
 
-    /// Waits for the start; `None` when the run was cancelled. Calls `poll_background` meanwhile, which
-    /// returns whether the transport needs background polls.
+    /// Waits for the start; `None` when the run was cancelled. Calls `poll_background` meanwhile,
+    /// which returns whether the transport needs background polls.
     fn wait(&self, mut poll_background: impl FnMut() -> bool) -> Option<RunClock> {
         let mut state = self.state.lock().expect("no holder panics");
         loop {
@@ -152,15 +152,10 @@ impl StartBarrier {
 }
 
 /// Cancels the run on drop: after an early return, a panic, or the end of the run.
+#[derive(Default)]
 pub struct CancelOnDrop(Arc<StartBarrier>);
 
 impl CancelOnDrop {
-    /// Creates a barrier that is closed.
-    #[must_use]
-    pub fn new() -> Self {
-        Self(Arc::default())
-    }
-
     /// Returns the barrier.
     #[must_use]
     pub fn barrier(&self) -> &Arc<StartBarrier> {

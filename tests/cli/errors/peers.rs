@@ -295,10 +295,12 @@ fn a_broken_stream_keeps_its_time() {
 fn assert_peer_vanished(record: &Value) {
     assert_record(record);
     assert_eq!(record["interrupted"], true);
-    let doubts = record["validity"].as_array().expect("a list");
+    let caveats = record["validity"].as_array().expect("a list");
     assert!(
-        doubts.iter().any(|doubt| doubt["doubt"] == "peer-vanished"),
-        "{doubts:?}"
+        caveats
+            .iter()
+            .any(|caveat| caveat["doubt"] == "peer-vanished"),
+        "{caveats:?}"
     );
 }
 

@@ -4,6 +4,7 @@
 use std::process::Command;
 use std::time::Duration;
 
+use linerate_record::ids::CauseId;
 use serde_json::Value;
 
 use super::BASE_ROW;
@@ -226,7 +227,10 @@ pub const BUFFER: BenchRow = BenchRow {
     measure: |env| Ok(measure_send_buffer(env, "16K")?.0),
     peers: &[BenchPeer::single(|env| {
         let (rate, causes) = measure_send_buffer(env, "1K")?;
-        if causes.iter().any(|cause| cause == "delayed-ack") {
+        if causes
+            .iter()
+            .any(|cause| cause == CauseId::DelayedAck.as_str())
+        {
             Ok(rate)
         } else {
             let reason = format!("the cause delayed-ack was not found, but {causes:?}");

@@ -98,8 +98,8 @@ pub struct CapacityArgs {
     /// Failed trials at a load that make the load fail
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=10), help_heading = heading::SEARCH, env = "LINERATE_TRIES")]
     pub tries: u32,
-    /// Maximum number of trials in the search of a size, including those that find the highest rate when
-    /// --line-rate is not given; trials of other --tests are not counted
+    /// Maximum number of trials in the search of a size, including those that find the highest rate
+    /// when --line-rate is not given; trials of other --tests are not counted
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000), help_heading = heading::SEARCH, env = "LINERATE_TRIALS")]
     pub trials: u32,
     /// Number of searches for the longest burst, which are averaged

@@ -62,7 +62,8 @@ pub struct CompareArgs {
     /// them); with commands also a regular expression that finds a number in their output
     #[arg(long, value_name = "FIGURE", env = "LINERATE_FIGURE")]
     pub figure: Option<String>,
-    /// Direction in which the figure is better: higher or lower; figures with a name have one [default: higher]
+    /// Direction in which the figure is better: higher or lower; figures with a name have one
+    /// [default: higher]
     #[arg(long, value_name = "DIRECTION", env = "LINERATE_BETTER")]
     pub better: Option<BetterWhen>,
     /// Exact number of pairs that count, instead of as many as needed; fewer than 7 prove nothing

@@ -66,7 +66,8 @@ pub struct GenerateArgs {
     /// Do not receive
     #[arg(long, env = "LINERATE_NO_RECEIVE", conflicts_with = "receive", help_heading = heading::PORTS)]
     pub no_receive: bool,
-    /// Rate: 10kpps, l2:1G (frames), l1:1G (frames, preambles and gaps), 50% (of the line rate) or max
+    /// Rate: 10kpps, l2:1G (frames), l1:1G (frames, preambles and gaps), 50% (of the line rate) or
+    /// max
     #[arg(
         short = 'r',
         long,

@@ -78,10 +78,12 @@ pub struct LatencyArgs {
     /// Multicast TTL or hop limit [default: 1]
     #[arg(long, value_name = "N", requires = "multicast", value_parser = clap::value_parser!(u8).range(1..), help_heading = heading::NETWORK, env = "LINERATE_TTL")]
     pub ttl: Option<u8>,
-    /// Open loop: send this many requests per second on each flow, whether or not responses arrive (10k/s)
+    /// Open loop: send this many requests per second on each flow, whether or not responses arrive
+    /// (10k/s)
     #[arg(long, value_name = "N/s", value_parser = per_second, conflicts_with = "reopen", help_heading = heading::LOAD, env = "LINERATE_RATE")]
     pub rate: Option<u64>,
-    /// Maximum number of outstanding requests on each flow [default: 1, with --rate or --load-curve 64]
+    /// Maximum number of outstanding requests on each flow [default: 1, with --rate or --load-curve
+    /// 64]
     #[arg(
         long,
         value_name = "M",
@@ -90,7 +92,8 @@ pub struct LatencyArgs {
         env = "LINERATE_OUTSTANDING"
     )]
     pub outstanding: Option<u32>,
-    /// Measure latency against load: find the capacity, then run at 10 to 95 % of it for -t each [default: 2]
+    /// Measure latency against load: find the capacity, then run at 10 to 95 % of it for -t each
+    /// [default: 2]
     #[arg(long, conflicts_with_all = ["rate", "reopen"], help_heading = heading::LOAD, env = "LINERATE_LOAD_CURVE")]
     pub load_curve: bool,
     /// Measure once without and once with background load: tcp, udp:100M, cpu:2 (cpu:2/2 needs
@@ -105,7 +108,8 @@ pub struct LatencyArgs {
         env = "LINERATE_LOAD"
     )]
     pub load: Option<BackgroundLoad>,
-    /// Compare blocking, blocking without idle states, and spinning: cost of wakeups and of idle states
+    /// Compare blocking, blocking without idle states, and spinning: cost of wakeups and of idle
+    /// states
     #[arg(long, conflicts_with_all = ["load_curve", "load", "wait", "hold_latency", "rate"], help_heading = heading::CPU, env = "LINERATE_COMPARE_WAITING")]
     pub compare_waiting: bool,
     /// Keep all memory of this process resident (mlockall)

@@ -16,7 +16,8 @@ use crate::local_binding::LocalBinding;
 /// Options of `linerate throughput` and `linerate latency`.
 #[derive(Debug, Clone, Args)]
 pub struct MeasureArgs {
-    /// Server to measure to: a name or an address where `linerate server` or the tool of --peer runs
+    /// Server to measure to: a name or an address where `linerate server` or the tool of --peer
+    /// runs
     #[arg(env = "LINERATE_HOST")]
     pub host: String,
     /// Port of the server [default: 5201; with --peer, that of its protocol]
@@ -32,7 +33,8 @@ pub struct MeasureArgs {
     /// Time to measure (5, 500ms, 2m) [default: 10]
     #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Option<Duration>,
-    /// Bytes per call, datagram or message (64K = 65536); for latency also several sizes: 64,1024,32K
+    /// Bytes per call, datagram or message (64K = 65536); for latency also several sizes:
+    /// 64,1024,32K
     #[arg(
         short,
         long,
@@ -73,7 +75,8 @@ pub struct MeasureArgs {
     /// Disable Nagle's algorithm (TCP_NODELAY)
     #[arg(short = 'N', long, help_heading = heading::SOCKETS, env = "LINERATE_NO_DELAY")]
     pub no_delay: bool,
-    /// Type of service or traffic class of the packets: 0 to 255, 0x10, or a DSCP name (ef, af11, cs1)
+    /// Type of service or traffic class of the packets: 0 to 255, 0x10, or a DSCP name (ef, af11,
+    /// cs1)
     #[arg(short = 'S', long, value_name = "TOS", value_parser = tos, help_heading = heading::SOCKETS, env = "LINERATE_TOS")]
     pub tos: Option<u8>,
     /// Priority of the packets in queueing disciplines (SO_PRIORITY)
@@ -97,14 +100,15 @@ pub struct MeasureArgs {
     /// Use IPv6 only
     #[arg(short = '6', long, help_heading = heading::NETWORK, env = "LINERATE_IPV6")]
     pub ipv6: bool,
-    /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:DEFAULT_TIME]`;
+    /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:TIME]`;
     /// with our stack spin or interval:TIME; without /SERVER both ends use the same
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_WAIT")]
     pub wait: Option<PerEnd<WaitMode>>,
     /// Processors of the threads: 0/1, or 0-3/4-7
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_CPU")]
     pub cpu: Option<PerEnd<CpuList>>,
-    /// Scheduling class of the threads: nice:-20, fifo:80 or rr:99; the server needs `--grant sched`
+    /// Scheduling class of the threads: nice:-20, fifo:80 or rr:99; the server needs
+    /// `--grant sched`
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_SCHED")]
     pub sched: Option<PerEnd<SchedPolicy>>,
     /// Keep processors out of idle states during the run; the server needs `--grant idle`

@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 use linerate_protocol::amplification_guard::IpNetwork as AddressRange;
 use linerate_record::plan::DEFAULT_PORT;
-use linerate_server::listen_ports::ExtraPort;
-use linerate_server::server::Grant;
+use linerate_server::options::ExtraPort;
+use linerate_server::options::Grant;
 use linerate_stats::units::BitRate;
 
 use super::values::{nonzero_rate, nonzero_time, served_protocol};

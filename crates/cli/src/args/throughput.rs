@@ -98,7 +98,8 @@ pub struct ThroughputArgs {
     /// Measure connections per second: open, one request and response (-l bytes), close
     #[arg(long, conflicts_with_all = ["reverse", "bidir", "bitrate", "pps", "offload", "bytes", "verify", "batch", "trace", "trace_on", "pacing", "trial", "resolution"], help_heading = heading::LOAD, env = "LINERATE_CONNECT")]
     pub connect: bool,
-    /// Offloads: UDP gso, gro [default: both, unless paced]; zerocopy, TCP also sendfile, splice, trunc; or none
+    /// Offloads: UDP gso, gro [default: both, unless paced]; zerocopy, TCP also sendfile, splice,
+    /// trunc; or none
     #[arg(
         long,
         value_name = "LIST",

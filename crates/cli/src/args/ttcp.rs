@@ -60,7 +60,7 @@ pub struct TtcpArgs {
     /// Generate and discard the payload; always on
     #[arg(short, long, env = "LINERATE_SINKMODE")]
     pub sinkmode: bool,
-    /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:DEFAULT_TIME]`
+    /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:TIME]`
     /// [default: block to send, select to receive]
     #[arg(long, value_name = "MODE", help_heading = heading::CPU, env = "LINERATE_WAIT")]
     pub wait: Option<WaitMode>,

@@ -28,7 +28,7 @@ pub(super) fn longer_call(text: &str) -> Result<Duration, String> {
     condition_above("call", "1ms", text)
 }
 
-/// Parses `NAME>DEFAULT_TIME`.
+/// Parses `NAME>TIME`.
 pub(super) fn condition_above(
     quantity: &str,
     example: &str,

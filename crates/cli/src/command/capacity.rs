@@ -13,6 +13,7 @@ use linerate_record::capacity::{Capacity, CapacityTrial};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::generate::TemplatePlan;
+use linerate_record::ids::CaveatId;
 use linerate_record::record::new_id;
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::text;
@@ -213,7 +214,7 @@ fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, Comman
     let port_stopped = measured
         .caveats
         .iter()
-        .any(|doubt| doubt.id == "port-stopped");
+        .any(|caveat| caveat.id == CaveatId::PortStopped);
     let mut measured = measured;
     let failure = measured.failure.take().map(CommandFailure::from);
     let mut set = set_of(
@@ -261,7 +262,7 @@ fn set_of(
     started: Timestamp,
 ) -> RunSet {
     let notes = measured.caveats.iter();
-    let notes = notes.map(|doubt| format!("{} [{}]", doubt.reason, doubt.id));
+    let notes = notes.map(|caveat| format!("{} [{}]", caveat.reason, caveat.id));
     RunSet {
         schema: SET_SCHEMA.to_owned(),
         id: new_id(started),

@@ -5,7 +5,7 @@ use linerate_experiment::builtin::BUILTIN_EXPERIMENTS;
 use linerate_record::exit;
 
 use crate::args::{self, CompletionsArgs};
-use crate::output::print_stdout;
+use crate::standard_streams::print_stdout;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &CompletionsArgs) -> u8 {

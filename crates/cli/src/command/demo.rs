@@ -20,17 +20,20 @@ use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::html;
 use linerate_report::store::write_file;
-use linerate_server::server::{Server, ServerOptions};
+use linerate_server::options::ServerOptions;
+use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 use super::measure::stop_on_signals;
 use crate::args::DemoArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::lab_network::topology_of;
-use crate::output::{CommandOutput, check_writable_dir, print_stderr};
-use crate::printer::{EventSender, run_with_printer};
+use crate::output::{CommandOutput, check_writable_dir};
+use crate::printer::run_with_printer;
+use crate::standard_streams::print_stderr;
 
 struct DemoStep {
     label: &'static str,
@@ -227,8 +230,8 @@ pub(super) fn prepare_dir(dir: &Path) -> Result<(), CommandFailure> {
     check_writable_dir(dir).map_err(|error| failure("cannot write to the directory", error))
 }
 
-/// Writes the report and the records. `rerun_note` is a note for the report only, because the text has
-/// no findings.
+/// Writes the report and the records. `rerun_note` is a note for the report only, because the text
+/// has no findings.
 fn write_results(
     dir: &Path,
     set: &RunSet,
@@ -346,13 +349,13 @@ impl DemoHosts {
         client: &Client,
         stop: &AtomicBool,
         emit: &mut (dyn FnMut(EventKind) + Send),
-    ) -> Result<(Record, Option<MeasureError>), CommandFailure> {
+    ) -> Result<(Record, Option<SessionError>), CommandFailure> {
         let outcome = match self {
             Self::Lab(lab) => {
                 // Without it, loss points are less exact.
                 let network = lab.current_lab().ok().map(topology_of).map(Arc::new);
                 lab.host("client")?
-                    .run(|| run_client(&client, network.as_ref(), stop, emit))?
+                    .run(|| run_client(client, network.as_ref(), stop, emit))?
             }
             Self::Loopback => client.run(stop, emit),
         };

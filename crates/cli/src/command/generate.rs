@@ -17,10 +17,10 @@ use linerate_record::plan::{CpuList, PerEnd, WaitMode};
 use super::generator_ports::NamedPorts;
 use super::measure::stop_on_signals;
 use crate::args::GenerateArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::live;
 use crate::output::CommandOutput;
-use crate::printer::EventSender;
 use crate::ui_update::UiUpdate;
 
 /// Default time of a run without time and count.

@@ -13,7 +13,8 @@ use serde::Serialize;
 
 use crate::args::{LabAction, LabArgs};
 use crate::failure::CommandFailure;
-use crate::output::{OutputFormat, print_failure, print_stderr, print_stdout, stderr_style};
+use crate::output::{OutputFormat, print_failure};
+use crate::standard_streams::{print_stderr, print_stdout, stderr_style};
 
 /// Maximum number of switches in a row: an IP packet passes 255 hops at most, and each takes time
 /// to build.

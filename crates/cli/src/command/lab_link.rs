@@ -14,7 +14,7 @@ use linerate_record::exit;
 use linerate_record::forward::IdleStrategy;
 use linerate_sys::readiness::{Readiness, poll};
 
-use crate::output::print_stdout;
+use crate::standard_streams::print_stdout;
 
 /// Frames of memory per frame in flight: two directions share half of the memory.
 const MEMORY_FACTOR: u32 = 4;

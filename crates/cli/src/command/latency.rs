@@ -15,8 +15,9 @@ use linerate_stats::size_costs::{SizePoint, fragment_count, size_costs};
 use linerate_stats::units::{format_count, format_exact_bytes};
 
 use super::series;
-use super::series::{SeriesEnd, SeriesRunner};
+use super::series::SeriesRunner;
 use crate::args::LatencyArgs;
+use crate::failure::SeriesEnd;
 use crate::output::CommandOutput;
 use crate::plan;
 use crate::plan::LatencySeries;

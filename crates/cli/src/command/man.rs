@@ -10,7 +10,7 @@ use linerate_report::text;
 
 use crate::args::{self, ManArgs};
 use crate::failure::CommandFailure;
-use crate::output::{print_stderr, stderr_style};
+use crate::standard_streams::{print_stderr, stderr_style};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &ManArgs) -> u8 {

@@ -5,19 +5,20 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::expect::ExpectationResult;
+use linerate_record::ids::CaveatId;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_stats::units::format_count;
 
 use super::stage_passes;
 use crate::args::MeasureArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::output::{self, CommandOutput};
 use crate::plan::MeasurementPlan;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
-use crate::{lab_network, live};
+use crate::{lab_network, live, standard_streams};
 
 /// Runs a measurement and returns the exit code.
 pub fn run_measurement(
@@ -99,8 +100,8 @@ pub(super) fn server_ended_failure(record: &Record) -> CommandFailure {
         true => format!("[{}]", plan.host),
         false => plan.host.clone(),
     };
-    let mut doubts = record.validity.iter();
-    let next = match doubts.any(|doubt| doubt.id == "cut-short") {
+    let mut caveats = record.validity.iter();
+    let next = match caveats.any(|caveat| caveat.id == CaveatId::CutShort) {
         true => {
             "set a time (-t) within the server's --max-time, or start the server with a higher one"
         }
@@ -124,7 +125,7 @@ fn measure(
     output.check_files()?;
     live::check_terminal(args.screen.is_enabled())?;
     if let Some(file) = &measurement.trace {
-        output::continue_without_reader();
+        standard_streams::continue_without_reader();
         output::check_writable_file(file)?;
     }
     let stop = stop_on_signals()?;

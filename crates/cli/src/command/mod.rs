@@ -1,4 +1,5 @@
-//! Subcommands, one module each: arguments become a plan, the libraries run it, `report` prints the result.
+//! Subcommands, one module each: arguments become a plan, the libraries run it, `report` prints the
+//! result.
 
 pub mod capacity;
 pub mod compare;

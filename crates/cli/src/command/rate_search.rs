@@ -5,22 +5,21 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_interop::run_client;
 use linerate_record::event::{Event, EventKind};
 use linerate_record::exit;
+use linerate_record::ids::{CaveatId, SearchEnd};
 use linerate_record::pace::PaceBurst;
 use linerate_record::plan::Plan;
 use linerate_record::record::{Caveat, Record, Summary, new_id};
 use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet, SET_SCHEMA, SetResult};
-use linerate_session::rate_search::{
-    MaxRateSearch, RateSearchEnd, RateSearchStep, RateTrial, RateTrialResult,
-};
+use linerate_session::rate_search::{MaxRateSearch, RateSearchStep, RateTrial, RateTrialResult};
 use linerate_stats::units::{format_bit_rate, format_share};
 
 use super::measure::{judge_expectations, server_ended_failure, stop_on_signals};
 use crate::args::ThroughputArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::plan::SearchPlan;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live, plan};
 
@@ -252,12 +251,13 @@ fn trial_result(record: &Record) -> Option<RateTrialResult> {
         .filter_map(|stream| stream.sender.as_ref()?.send_refused)
         .sum();
     let not_sent = not_sent as f64 * (record.plan.payload_bytes * 8) as f64 / seconds.max(1e-9);
-    let doubts = |id: &str| record.validity.iter().any(|doubt| doubt.id == id);
+    let mut caveats = record.validity.iter();
+    let load_met = !caveats.any(|caveat| caveat.id == CaveatId::ToolLimit);
     Some(RateTrialResult {
         offered_bps: summary.offered_bps? + not_sent,
         received_bps: summary.goodput_bps?,
         loss: summary.loss_fraction?,
-        load_met: !doubts("tool-limit"),
+        load_met,
         stall_burst: summary
             .lateness_ns
             .filter(|lateness| lateness.max > STALL_NS)
@@ -269,16 +269,8 @@ fn trial_result(record: &Record) -> Option<RateTrialResult> {
 
 fn result_set(search_plan: &SearchPlan, state: SearchState, interrupted: bool) -> RunSet {
     let (bounds, stopped_by) = match state.search.next() {
-        RateSearchStep::Done(bounds) => {
-            let name = match bounds.end {
-                RateSearchEnd::Resolution => "resolution",
-                RateSearchEnd::Sender => "sender",
-                RateSearchEnd::Floor => "floor",
-                RateSearchEnd::Trials => "trials",
-            };
-            (Some(bounds), name)
-        }
-        RateSearchStep::Try(_) => (None, "interrupted"),
+        RateSearchStep::Done(bounds) => (Some(bounds), bounds.end),
+        RateSearchStep::Try(_) => (None, SearchEnd::Interrupted),
     };
     let low = match bounds {
         Some(bounds) => bounds.low_bps,
@@ -301,17 +293,17 @@ fn result_set(search_plan: &SearchPlan, state: SearchState, interrupted: bool) -
             .and_then(|bounds| bounds.high_bps)
             .filter(|&high| low.is_none_or(|low| high > low)),
         confirmed: bounds.is_some_and(|bounds| bounds.confirmed),
-        stopped_by: stopped_by.to_owned(),
+        stopped_by: stopped_by.into(),
         trials: state.trials,
     };
     let mut runs = state.runs;
-    if let Some(doubt) = resolution_missed(&result)
+    if let Some(caveat) = resolution_missed(&result)
         && let Some(trial) = result
             .rate_bps
             .and_then(|rate| deciding_trial(&result.trials, rate))
         && let Some(run) = runs.iter_mut().find(|run| run.id == trial.record)
     {
-        run.validity.push(doubt);
+        run.validity.push(caveat);
     }
     let first = runs.first();
     let started = first.map_or_else(Timestamp::now, |run| run.started);
@@ -332,9 +324,9 @@ fn result_set(search_plan: &SearchPlan, state: SearchState, interrupted: bool) -
 /// Returns a warning if the interval between passed and failed rates is wider than the resolution.
 fn resolution_missed(search: &RateSearchResult) -> Option<Caveat> {
     let gap = search.gap()?;
-    (search.stopped_by == "resolution" && gap > search.resolution).then(|| {
+    (search.stopped_by == SearchEnd::Resolution && gap > search.resolution).then(|| {
         Caveat::new(
-            "resolution-missed",
+            CaveatId::ResolutionMissed,
             format!(
                 "the highest passed and the lowest failed rate are {} apart, but the resolution is {}: rates \
                  between them passed a short trial and failed the longer one",
@@ -351,17 +343,17 @@ mod tests {
 
     #[test]
     fn a_search_that_ends_wide_says_so() {
-        let search = |rate, failed, end: &str| RateSearchResult {
+        let search = |rate, failed, end: SearchEnd| RateSearchResult {
             resolution: 0.01,
             rate_bps: Some(rate),
             failed_bps: Some(failed),
-            stopped_by: end.to_owned(),
+            stopped_by: end.into(),
             ..RateSearchResult::default()
         };
-        assert!(resolution_missed(&search(0.95e9, 1e9, "resolution")).is_some());
-        assert!(resolution_missed(&search(0.995e9, 1e9, "resolution")).is_none());
-        assert!(resolution_missed(&search(0.5e9, 1e9, "sender")).is_none());
-        let mut none = search(1e9, 1e9, "resolution");
+        assert!(resolution_missed(&search(0.95e9, 1e9, SearchEnd::Resolution)).is_some());
+        assert!(resolution_missed(&search(0.995e9, 1e9, SearchEnd::Resolution)).is_none());
+        assert!(resolution_missed(&search(0.5e9, 1e9, SearchEnd::Sender)).is_none());
+        let mut none = search(1e9, 1e9, SearchEnd::Resolution);
         none.failed_bps = None;
         assert!(resolution_missed(&none).is_none());
     }

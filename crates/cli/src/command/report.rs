@@ -13,9 +13,8 @@ use linerate_report::{csv, html, markdown, text, trace};
 
 use crate::args::{ReportArgs, ReportFormat};
 use crate::failure::CommandFailure;
-use crate::output::{
-    OutputFormat, print_failure, print_stderr, print_stdout, stderr_style, stdout_style,
-};
+use crate::output::{OutputFormat, print_failure};
+use crate::standard_streams::{print_stderr, print_stdout, stderr_style, stdout_style};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &ReportArgs) -> u8 {

@@ -17,9 +17,8 @@ use serde::Serialize;
 
 use crate::args::{ExportFormat, RecordSelection, RunsAction, RunsArgs};
 use crate::failure::CommandFailure;
-use crate::output::{
-    OutputFormat, list_style, print_failure, print_stderr, print_stdout, stderr_style, stdout_style,
-};
+use crate::output::{OutputFormat, print_failure};
+use crate::standard_streams::{list_style, print_stderr, print_stdout, stderr_style, stdout_style};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: RunsArgs) -> u8 {

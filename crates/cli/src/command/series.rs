@@ -13,15 +13,15 @@ use linerate_record::exit;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_session::client::Client;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::loss::LabNetwork;
 
 use super::measure::{server_ended_failure, stop_on_signals};
 use crate::args::MeasureArgs;
-use crate::failure::CommandFailure;
+use crate::event_queue::EventSender;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live};
 
@@ -36,20 +36,6 @@ pub struct SeriesRunner<'a> {
     pub runs: Vec<Record>,
     /// Notes on runs that were not possible.
     pub notes: Vec<String>,
-}
-
-/// End of a series at a run without a record.
-pub enum SeriesEnd {
-    /// No further run is possible.
-    Failed(CommandFailure),
-    /// Interrupted by Ctrl-C; the records so far are kept.
-    Interrupted,
-}
-
-impl From<CommandFailure> for SeriesEnd {
-    fn from(failure: CommandFailure) -> Self {
-        Self::Failed(failure)
-    }
 }
 
 impl SeriesRunner<'_> {
@@ -71,7 +57,7 @@ impl SeriesRunner<'_> {
         &mut self,
         label: &str,
         client: &Client,
-    ) -> Result<Result<(), MeasureError>, SeriesEnd> {
+    ) -> Result<Result<(), SessionError>, SeriesEnd> {
         self.test += 1;
         let (test, events) = (self.test, self.events);
         events.show(UiUpdate::PartStarted(SeriesPart {
@@ -82,7 +68,7 @@ impl SeriesRunner<'_> {
         }));
         let mut emit = |what| events.send(Event { test, kind: what });
         let outcome = run_client(
-            &client,
+            client,
             self.network.as_ref(),
             &self.stop.atomic(),
             &mut emit,
@@ -139,7 +125,7 @@ impl SeriesRunner<'_> {
         let network = self.network.clone();
         let (result, loaded) = std::thread::scope(|scope| {
             let body = || {
-                run_client(&load, network.as_ref(), &load_stop, &mut |what| {
+                run_client(load, network.as_ref(), &load_stop, &mut |what| {
                     if matches!(what, EventKind::Started { .. }) {
                         started.store(true, Relaxed);
                     }
@@ -239,7 +225,7 @@ fn measure_series(
     if runs.is_empty() {
         return Err(match end {
             Err(SeriesEnd::Failed(failure)) => failure,
-            _ => CommandFailure::from(MeasureError::Interrupted),
+            _ => CommandFailure::from(SessionError::Interrupted),
         });
     }
     let started = runs.first().map_or_else(Timestamp::now, |run| run.started);
@@ -275,7 +261,8 @@ mod tests {
 
     use clap::Parser;
     use linerate_record::plan::{Plan, RunKind, TransportProtocol};
-    use linerate_server::server::{Server, ServerOptions};
+    use linerate_server::options::ServerOptions;
+    use linerate_server::server::Server;
     use linerate_session::dial::AddressFamily;
 
     use super::*;

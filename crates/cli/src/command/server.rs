@@ -6,7 +6,8 @@ use std::time::Duration;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_report::store::RecordStore;
-use linerate_server::server::{Grant, InteropOptions, Server, ServerOptions};
+use linerate_server::options::{Grant, InteropOptions, ServerOptions};
+use linerate_server::server::Server;
 use linerate_session::dial::AddressFamily;
 
 use super::measure::stop_on_signals;
@@ -40,7 +41,7 @@ fn server_options(args: &ServerArgs) -> Result<ServerOptions, CommandFailure> {
         },
         single_test: args.one_off,
         grants: args.grant.clone(),
-        tuning: (args.grant.contains(&Grant::Tune)).then(crate::remote::remote_tuning),
+        tuning: (args.grant.contains(&Grant::Tune)).then(crate::remote_tuning::remote_tuning),
         interop: protocol_options(args),
     })
 }
@@ -102,7 +103,7 @@ fn drop_privileges(args: &ServerArgs, server: &Server, in_lab: bool) -> Result<(
 
 #[cfg(test)]
 mod tests {
-    use linerate_server::server::GRANTS;
+    use linerate_server::options::GRANTS;
 
     #[test]
     fn every_grant_is_in_the_help_and_the_readme() {

@@ -9,19 +9,19 @@ use linerate_record::exit;
 use linerate_record::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::stack::StackFacts;
 use linerate_report::text::stack as words;
-use linerate_server::stack_services::service_host;
-use linerate_server::stack_services::service_host::{ServiceHostEvent, ServiceHostOptions};
+use linerate_server::stack_host;
+use linerate_server::stack_host::{ServiceHostEvent, ServiceHostOptions};
 
 use super::measure::stop_on_signals;
 use crate::args::StackHostArgs;
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::live;
-use crate::output::{CommandOutput, print_stdout};
+use crate::output::CommandOutput;
 use crate::plan::stack;
 use crate::port_devices::PortDevices;
-use crate::printer::EventSender;
+use crate::standard_streams::print_stdout;
 use crate::ui_update::UiUpdate;
-
 /// Default interval of the full-screen display.
 const SCREEN_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -81,13 +81,14 @@ fn run_host(args: &StackHostArgs, output: &mut CommandOutput) -> Result<u8, Comm
     let _devices = PortDevices::for_stack(args.stack.dev.as_ref(), &stop, output)?;
     let outcome = live::run_series(full_screen, "", &stop, output, |output| {
         let mut lost = LostByPoint::new();
-        service_host::run(&options, &stop.atomic(), &mut |update| match output
-            .event_sender()
-            .cloned()
-        {
-            Some(screen) => show_event(update, &options, &mut lost, &screen, output),
-            None => print_event(update, args, output),
-        })
+        stack_host::run(
+            &options,
+            &stop.atomic(),
+            &mut |update| match output.event_sender().cloned() {
+                Some(screen) => show_event(update, &options, &mut lost, &screen, output),
+                None => print_event(update, args, output),
+            },
+        )
     })?;
     let (record, failure) = outcome?;
     output.write_record(&record, &[])?;
@@ -156,11 +157,11 @@ fn print_event(update: ServiceHostEvent<'_>, args: &StackHostArgs, output: &mut 
         }
         ServiceHostEvent::Interval(_) => {}
         ServiceHostEvent::Test(event) => handle_test_event(&event, output),
-        ServiceHostEvent::Warning(doubt) if output.is_stream() => {
-            let doubt = doubt.clone();
-            emit_host_event(EventKind::CaveatRaised { caveat: doubt }, output);
+        ServiceHostEvent::Warning(caveat) if output.is_stream() => {
+            let caveat = caveat.clone();
+            emit_host_event(EventKind::CaveatRaised { caveat: caveat }, output);
         }
-        ServiceHostEvent::Warning(doubt) => output.warn(&format!("warning: {}", doubt.reason)),
+        ServiceHostEvent::Warning(caveat) => output.warn(&format!("warning: {}", caveat.reason)),
     }
 }
 
@@ -220,7 +221,7 @@ fn show_event(
             EventKind::Refused { problem } => output.report_progress(&problem.to_string()),
             _ => {}
         },
-        ServiceHostEvent::Warning(doubt) => output.warn(&format!("warning: {}", doubt.reason)),
+        ServiceHostEvent::Warning(caveat) => output.warn(&format!("warning: {}", caveat.reason)),
     }
 }
 

@@ -6,13 +6,14 @@ use std::sync::atomic::AtomicBool;
 
 use linerate_interop::run_client;
 use linerate_record::event::EventKind;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Plan, TimestampLevel};
 use linerate_record::record::{Caveat, Record, RoundTripStage, StagePass};
 use linerate_record::timeline::TraceFile;
 use linerate_report::store::write_bytes;
 use linerate_report::trace::{chrome, perfetto};
 use linerate_session::client::Client;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::loss::LabNetwork;
 use linerate_stats::units::{format_nanos, format_share};
 
@@ -35,9 +36,9 @@ pub fn run_with_stages(
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<(Record, Option<MeasureError>), MeasureError> {
+) -> Result<(Record, Option<SessionError>), SessionError> {
     if client.plan.timestamps.is_none() {
-        return run_client(&client, network, stop, emit);
+        return run_client(client, network, stop, emit);
     }
     let (mut record, mut failure) = run_pass(client, TimestampLevel::None, network, stop, emit)?;
     if failure.is_none() && !record.interrupted {
@@ -54,7 +55,7 @@ fn explain_passes(
     stop: &AtomicBool,
     record: &mut Record,
     emit: &mut dyn FnMut(EventKind),
-) -> Option<MeasureError> {
+) -> Option<SessionError> {
     for (pass_number, stamps) in (2..).zip([TimestampLevel::Packets, client.plan.timestamps]) {
         emit(EventKind::Pass {
             pass: pass_number,
@@ -64,7 +65,7 @@ fn explain_passes(
         let (pass_record, failure) = match run_pass(client, stamps, None, stop, &mut |_| {}) {
             Ok(outcome) => outcome,
             // Interrupted between two passes.
-            Err(MeasureError::Interrupted) => {
+            Err(SessionError::Interrupted) => {
                 record.interrupted = true;
                 return None;
             }
@@ -103,8 +104,11 @@ fn describe_pass(plan: &Plan, stamps: TimestampLevel) -> String {
     }
 }
 
-fn pass_failed(failure: &MeasureError) -> Caveat {
-    Caveat::new("no-stages", format!("the timestamp pass failed: {failure}"))
+fn pass_failed(failure: &SessionError) -> Caveat {
+    Caveat::new(
+        CaveatId::NoStages,
+        format!("the timestamp pass failed: {failure}"),
+    )
 }
 
 /// Makes one pass.
@@ -114,7 +118,7 @@ fn run_pass(
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
-) -> Result<(Record, Option<MeasureError>), MeasureError> {
+) -> Result<(Record, Option<SessionError>), SessionError> {
     let mut client = client.clone();
     if stamps < TimestampLevel::Driver {
         client.plan.trace_on_ns = None;
@@ -156,7 +160,7 @@ const MAX_INCOMPLETE_FRACTION: f64 = 0.05;
 const MAX_SLOWDOWN_FRACTION: f64 = 0.5;
 
 /// Adds the stages of a timestamp pass to the record of the run.
-fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&MeasureError>) {
+fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&SessionError>) {
     let asking_ns = slower_by(&pass_record, record);
     let median = record.summary.rtt_ns.map_or(0, |rtt| rtt.p50);
     record.stages = pass_record.stages;
@@ -164,26 +168,26 @@ fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&Measure
         timestamp_overhead_ns: asking_ns,
         ..pass
     });
-    for doubt in pass_record.validity {
-        if doubt.id == "clock-unknown" {
-            record.validity.push(doubt);
+    for caveat in pass_record.validity {
+        if caveat.id == CaveatId::ClockUnknown {
+            record.validity.push(caveat);
         }
     }
-    let doubt = match (&record.stage_pass, failure) {
+    let caveat = match (&record.stage_pass, failure) {
         (_, Some(failure)) => Some(pass_failed(failure)),
         (None, None) => Some(Caveat::new(
-            "no-stages",
+            CaveatId::NoStages,
             "the timestamp pass has no results: there are no stages",
         )),
         (Some(pass), None) if pass.round_trips == 0 && pass.incomplete > 0 => Some(Caveat::new(
-            "no-stages",
+            CaveatId::NoStages,
             "no packet has all of its timestamps: an interface on the path does not support them",
         )),
         (Some(pass), None) => few_stamps(pass)
             .or_else(|| slower_pass(asking_ns, median))
             .or_else(|| medians_do_not_add_up(pass)),
     };
-    record.validity.extend(doubt);
+    record.validity.extend(caveat);
 }
 
 fn few_stamps(pass: &StagePass) -> Option<Caveat> {
@@ -191,7 +195,7 @@ fn few_stamps(pass: &StagePass) -> Option<Caveat> {
     let share = pass.incomplete as f64 / all.max(1) as f64;
     (share > MAX_INCOMPLETE_FRACTION).then(|| {
         Caveat::new(
-            "stages-thin",
+            CaveatId::StagesThin,
             format!(
                 "{} of the round trips lack a timestamp: the stages are those of the others",
                 format_share(share)
@@ -206,7 +210,7 @@ fn slower_pass(asking_ns: Option<i64>, median_ns: u64) -> Option<Caveat> {
     let share = slower_ns as f64 / median_ns.max(1) as f64;
     (share > MAX_SLOWDOWN_FRACTION).then(|| {
         Caveat::new(
-            "stages-unlike",
+            CaveatId::StagesDiffer,
             format!(
                 "the timestamp pass was slower than the run by {}: its threads were placed or woken \
                  differently; pin both ends (--cpu 0/1) and disable idle states (--hold-latency)",
@@ -226,7 +230,7 @@ fn medians_do_not_add_up(pass: &StagePass) -> Option<Caveat> {
     let ratio = pass.sum_of_medians_ns as f64 / median as f64;
     ((ratio - 1.0).abs() > MAX_SUM_ERROR).then(|| {
         Caveat::new(
-            "stages-apart",
+            CaveatId::StagesApart,
             format!(
                 "the stages' medians add up to {} of the median round trip: round trips differ in \
                  kind (each is the sum of its own stages, and so are the means); pin both \
@@ -282,7 +286,7 @@ pub fn write_trace(file: &Path, runs: &mut [Record]) -> Result<(), CommandFailur
     for run in runs {
         let Some(timeline) = &mut run.timeline else {
             run.validity.push(Caveat::new(
-                "no-timeline",
+                CaveatId::NoTimeline,
                 format!(
                     "{} was not written: the run ended before it had a timeline",
                     file.display()
@@ -322,19 +326,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn doubtful_stages_have_a_warning() {
+    fn unreliable_stages_have_a_caveat() {
         let pass = |round_trips, left_out| StagePass {
             round_trips,
             incomplete: left_out,
             ..StagePass::default()
         };
         assert!(few_stamps(&pass(16_000, 1)).is_none());
-        assert_eq!(few_stamps(&pass(245, 255)).unwrap().id, "stages-thin");
+        assert_eq!(
+            few_stamps(&pass(245, 255)).unwrap().id,
+            CaveatId::StagesThin
+        );
         assert!(slower_pass(Some(1_300), 12_000).is_none());
         assert!(slower_pass(Some(-9_000), 12_000).is_none() && slower_pass(None, 0).is_none());
         assert_eq!(
             slower_pass(Some(32_500), 11_000).unwrap().id,
-            "stages-unlike"
+            CaveatId::StagesDiffer
         );
         let mut histogram = Histogram::new();
         histogram.record(10_000);

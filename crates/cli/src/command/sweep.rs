@@ -23,15 +23,14 @@ use serde::{Deserialize, Serialize};
 
 use super::measure::stop_on_signals;
 use super::measuring_command::{add_default_time, fresh_seed, kind_of};
-use super::series::SeriesEnd;
 use crate::args::SweepArgs;
-use crate::failure::CommandFailure;
+use crate::event_queue::EventSender;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knob_applier::{self, KnobApplier};
 use crate::knobs::AvailableKnobs;
 use crate::output::CommandOutput;
-use crate::printer::EventSender;
 use crate::ui_update::SeriesPart;
-use crate::{child_process, live, shell_words};
+use crate::{child_process, live, shell_words, unrestored_settings};
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &SweepArgs) -> u8 {
@@ -90,7 +89,7 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
     let available = AvailableKnobs::collect(&args.knobs, &request.command)?;
     check_permissions(&request, &available)?;
     let stop = stop_on_signals()?;
-    knob_applier::unrestored_note()
+    unrestored_settings::unrestored_note()
         .iter()
         .for_each(|note| output.warn(note));
     let mut applier = KnobApplier::new(request.axes.clone(), &available, &request.command, &stop)?;
@@ -140,7 +139,7 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
                 "every point",
                 "run the measuring command by itself to see its output",
             )),
-            None => CommandFailure::from(linerate_session::error::MeasureError::Interrupted),
+            None => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
         }));
     }
     if interrupted && journal.is_some() {

@@ -3,7 +3,7 @@
 use linerate_record::exit;
 
 use crate::args::TargetCodeArgs;
-use crate::output::print_stdout;
+use crate::standard_streams::print_stdout;
 
 /// Source with one placeholder for the options.
 const SOURCE: &str = include_str!("target/target.c");

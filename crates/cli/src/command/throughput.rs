@@ -2,8 +2,8 @@
 
 use crate::args::ThroughputArgs;
 use crate::load_option::LoadOption;
-use crate::output::print_stderr;
 use crate::plan;
+use crate::standard_streams::print_stderr;
 
 /// Runs the command and returns the exit code.
 pub fn run(args: ThroughputArgs) -> u8 {

@@ -17,8 +17,9 @@ use super::measure::stop_on_signals;
 use super::stage_passes;
 use crate::args::TtcpArgs;
 use crate::failure::CommandFailure;
-use crate::output::{CommandOutput, print_stdout};
+use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
+use crate::standard_streams::print_stdout;
 use crate::{lab_network, live, output};
 
 /// Interval of the full-screen display: the 16 MiB of a classic run take seconds at most.

@@ -2,9 +2,10 @@
 
 use linerate_host::stop_flag::StopFlag;
 
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
-use crate::printer::{EventSender, run_with_printer};
+use crate::printer::run_with_printer;
 
 /// Accepts everything: there is no `--tui`.
 pub fn check_terminal(_enabled: bool) -> Result<(), CommandFailure> {

@@ -204,14 +204,14 @@ impl LiveRun {
     ///
     /// Causes are available only after the run: they come from counters of both ends.
     pub(super) fn caveats(&self) -> Vec<String> {
-        let mut doubts = Vec::new();
+        let mut caveats = Vec::new();
         if let Some((lost, share)) = self.loss().filter(|(lost, _)| *lost > 0) {
             let lost_units = match self.unit {
                 RateUnit::RoundTrips => "requests have no response",
                 RateUnit::Frames => "frames are lost",
                 RateUnit::Bits => "datagrams are lost",
             };
-            doubts.push(format!(
+            caveats.push(format!(
                 "{} {lost_units} ({})",
                 format_count(lost),
                 format_share(share)
@@ -220,13 +220,13 @@ impl LiveRun {
         for (end, shares) in &self.threads {
             let share = shares.runnable_ns / shares.total_ns.max(1.0);
             if share >= MIN_RUNNABLE_FRACTION {
-                doubts.push(format!(
+                caveats.push(format!(
                     "{} of the time the {end}'s threads waited for a processor",
                     format_share(share)
                 ));
             }
         }
-        doubts
+        caveats
     }
 
     /// Returns the latest percentiles, the losses, and their loss points: lines of parts that stay
@@ -296,11 +296,14 @@ impl LiveRun {
             }
             let names = |is_listed: fn(Option<u64>) -> bool| -> Vec<&str> {
                 let fits = points.iter().filter(|points| is_listed(points.packets));
-                fits.map(|points| points.point).collect()
+                fits.map(|points| points.point.as_str()).collect()
             };
             let mut parts: Vec<String> = (points.iter())
                 .filter_map(|points| {
-                    Some((points.point, points.packets.filter(|&count| count > 0)?))
+                    Some((
+                        points.point.as_str(),
+                        points.packets.filter(|&count| count > 0)?,
+                    ))
                 })
                 .map(|(name, count)| at(name, count))
                 .collect();
@@ -330,12 +333,14 @@ impl LiveRun {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::LossPoint;
+
     use super::*;
 
-    fn loss_point(direction: Direction, name: &'static str, packets: Option<u64>) -> LiveLoss {
+    fn loss_point(direction: Direction, point: LossPoint, packets: Option<u64>) -> LiveLoss {
         LiveLoss {
             direction,
-            point: name,
+            point,
             packets,
         }
     }
@@ -355,9 +360,9 @@ mod tests {
             ]
         );
         run.loss_points = vec![
-            loss_point(Direction::Send, "sender-socket", Some(0)),
-            loss_point(Direction::Send, "qdisc", Some(1_200)),
-            loss_point(Direction::Send, "udp-receive-queue", None),
+            loss_point(Direction::Send, LossPoint::SenderSocket, Some(0)),
+            loss_point(Direction::Send, LossPoint::Qdisc, Some(1_200)),
+            loss_point(Direction::Send, LossPoint::UdpReceiveQueue, None),
         ];
         let parts = |run: &LiveRun| run.loss_lines().concat();
         assert_eq!(
@@ -368,8 +373,11 @@ mod tests {
                 "unknown during the run: udp-receive-queue"
             ]
         );
-        run.loss_points
-            .push(loss_point(Direction::Receive, "udp-receive-queue", Some(3)));
+        run.loss_points.push(loss_point(
+            Direction::Receive,
+            LossPoint::UdpReceiveQueue,
+            Some(3),
+        ));
         assert_eq!(
             run.loss_lines()
                 .iter()
@@ -387,7 +395,7 @@ mod tests {
         assert_eq!(parts(&run), ["7 at tap:a receive, ring-full"]);
         run.losses = Some(vec![PacketLoss {
             direction: Direction::Send,
-            place: "path".to_owned(),
+            place: LossPoint::Path.into(),
             packets: 9,
             exact: true,
             at_least: None,
@@ -395,7 +403,7 @@ mod tests {
         }]);
         assert_eq!(parts(&run), ["9 at path"]);
         run.losses.as_mut().unwrap()[0].exact = false;
-        run.losses.as_mut().unwrap()[0].place = "qdisc".to_owned();
+        run.losses.as_mut().unwrap()[0].place = LossPoint::Qdisc.into();
         assert_eq!(parts(&run), ["at most 9 at qdisc"]);
     }
 }

@@ -299,7 +299,7 @@ fn finding_lines(state: &ScreenState, width: usize) -> Vec<String> {
     found.iter().flat_map(|text| wrap(text, width)).collect()
 }
 
-/// Returns at most `row_count` lines of finished parts.
+/// Returns at most `rows` lines of finished parts.
 fn finished_lines(state: &ScreenState, width: usize, rows: usize) -> Vec<String> {
     let lines = state
         .finished_lines
@@ -388,13 +388,14 @@ fn wrap(text: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::LossPoint;
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
     use linerate_session::loss::LiveLoss;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
-    use crate::printer::UiMessage;
+    use crate::event_queue::UiMessage;
     use crate::ui_update::{SeriesPart, UiUpdate};
     fn drawn(state: &ScreenModel, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
@@ -418,9 +419,9 @@ mod tests {
             packets,
         };
         run.loss_points = vec![
-            loss_point("qdisc", Some(3)),
-            loss_point("interface-tx", Some(0)),
-            loss_point("udp-receive-queue", None),
+            loss_point(LossPoint::Qdisc, Some(3)),
+            loss_point(LossPoint::InterfaceTx, Some(0)),
+            loss_point(LossPoint::UdpReceiveQueue, None),
         ];
         let mut state = ScreenModel::default();
         state.apply(UiMessage::Update(UiUpdate::Warning(

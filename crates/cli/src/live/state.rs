@@ -12,7 +12,7 @@ use linerate_report::text;
 use linerate_session::loss::LiveLoss;
 
 use super::run::LiveRun;
-use crate::printer::UiMessage;
+use crate::event_queue::UiMessage;
 use crate::ui_update::{SeriesPart, UiUpdate};
 
 /// Maximum number of finished lines and of notes: more than any terminal shows.
@@ -41,7 +41,7 @@ pub(super) enum ScreenKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum NoteRank {
     Cause,
-    Doubt,
+    Caveat,
     Limit,
 }
 
@@ -127,10 +127,10 @@ impl ScreenState {
                 self.part_started_at = self.elapsed;
             }
             EventKind::Interval { interval } => self.run.add_interval(interval),
-            EventKind::CaveatRaised { caveat: doubt } => self.set_note(NoteRank::Doubt, &doubt.id, &doubt.reason, 0),
+            EventKind::CaveatRaised { caveat: caveat } => self.set_note(NoteRank::Caveat, caveat.id.as_str(), &caveat.reason, 0),
             EventKind::Refused { problem } | EventKind::Failed { problem } => {
                 let text = problem.to_string();
-                self.set_note(NoteRank::Doubt, &text, &text, 0);
+                self.set_note(NoteRank::Caveat, &text, &text, 0);
             }
             EventKind::Finished { record } => self.on_finished(record),
             EventKind::CapacityTrial { trial } => {
@@ -165,7 +165,7 @@ impl ScreenState {
             UiUpdate::Line(line) => line
                 .lines()
                 .for_each(|line| self.push_line(line.to_owned())),
-            UiUpdate::Warning(text) => self.set_note(NoteRank::Doubt, &text, &text, 0),
+            UiUpdate::Warning(text) => self.set_note(NoteRank::Caveat, &text, &text, 0),
             UiUpdate::Frames {
                 start_ns,
                 end_ns,
@@ -202,8 +202,8 @@ impl ScreenState {
             );
             self.set_note(rank, &id, &finding.summary, 1);
         }
-        for doubt in &record.validity {
-            self.set_note(NoteRank::Doubt, &doubt.id, &doubt.reason, 1);
+        for caveat in &record.validity {
+            self.set_note(NoteRank::Caveat, caveat.id.as_str(), &caveat.reason, 1);
         }
     }
 
@@ -219,9 +219,9 @@ impl ScreenState {
             None => {
                 if self.notes.len() >= MAX_LISTED {
                     // Causes are few; warnings may be new at each of many points.
-                    let doubt = |note: &ScreenNote| note.rank == NoteRank::Doubt;
+                    let caveat = |note: &ScreenNote| note.rank == NoteRank::Caveat;
                     self.notes
-                        .remove(self.notes.iter().position(doubt).unwrap_or(0));
+                        .remove(self.notes.iter().position(caveat).unwrap_or(0));
                 }
                 self.notes.push(ScreenNote {
                     rank,
@@ -321,6 +321,7 @@ impl ScreenModel {
 mod tests {
     use jiff::Timestamp;
     use linerate_record::event::Event;
+    use linerate_record::ids::CaveatId;
     use linerate_record::record::{Caveat, Interval};
 
     use super::*;
@@ -335,9 +336,9 @@ mod tests {
         )
     }
 
-    fn doubt(why: &str) -> UiMessage {
+    fn caveat(why: &str) -> UiMessage {
         event(EventKind::CaveatRaised {
-            caveat: Caveat::new("x", why),
+            caveat: Caveat::new(CaveatId::Steal, why),
         })
     }
 
@@ -374,7 +375,7 @@ mod tests {
     fn updates_while_paused_are_kept_and_not_shown() {
         let mut state = ScreenModel::default();
         state.on_key(ScreenKey::Pause);
-        state.apply(doubt("one"));
+        state.apply(caveat("one"));
         state.apply(UiMessage::Update(UiUpdate::PartStarted(
             SeriesPart::default(),
         )));
@@ -393,7 +394,7 @@ mod tests {
         state.on_key(ScreenKey::Pause);
         state.apply(UiMessage::Update(UiUpdate::Warning("first".to_owned())));
         for number in 0..3 * MAX_LISTED {
-            state.apply(doubt(&format!("{number} is a doubt")));
+            state.apply(caveat(&format!("{number} is a caveat")));
             state.apply(UiMessage::Update(UiUpdate::Warning(format!(
                 "point {number}"
             ))));
@@ -413,7 +414,7 @@ mod tests {
     fn the_number_of_runs_outlives_a_displaced_note() {
         let text = include_str!("../../../report/tests/fixtures/run-1.json");
         let mut record: Record = serde_json::from_str(text).expect("a record");
-        record.validity = vec![Caveat::new("few", "3 are few")];
+        record.validity = vec![Caveat::new(CaveatId::ThinTail, "3 are few")];
         let finished = || {
             event(EventKind::Finished {
                 record: Box::new(record.clone()),
@@ -459,7 +460,7 @@ mod tests {
               "evidence": [], "remedy": "" },
         ]))
         .expect("findings");
-        record.validity = vec![Caveat::new("few", "3 are few")];
+        record.validity = vec![Caveat::new(CaveatId::ThinTail, "3 are few")];
         let mut state = ScreenModel::default();
         for _ in 0..2 {
             state.apply(UiMessage::Update(UiUpdate::PartStarted(SeriesPart {
@@ -469,7 +470,7 @@ mod tests {
             state.apply(event(EventKind::Finished {
                 record: Box::new(record.clone()),
             }));
-            record.validity = vec![Caveat::new("few", "2 are few")];
+            record.validity = vec![Caveat::new(CaveatId::ThinTail, "2 are few")];
         }
         assert_eq!(
             state.current.findings(),

@@ -84,7 +84,7 @@ impl RequestedKeys {
 }
 
 fn stack_failure(error: StackError) -> CommandFailure {
-    linerate_session::error::MeasureError::from(error).into()
+    linerate_session::error::SessionError::from(error).into()
 }
 
 /// Key that the user set by name; later ones override earlier ones.

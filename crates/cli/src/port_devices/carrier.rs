@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// Waits for a link that returns after `restore` polls, with Ctrl-C after `read_keys` polls: returns
+    /// Waits for a link that returns after `back` polls, with Ctrl-C after `pressed` polls: returns
     /// the end of the wait and the number of sleeps.
     fn wait_with(back: u128, pressed: u128) -> (CarrierWait, u128) {
         let (polls, waits) = (Cell::new(0), Cell::new(0));

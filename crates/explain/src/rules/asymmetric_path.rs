@@ -1,6 +1,7 @@
 //! Directions of the path have different capacities.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::{Direction, RunKind, TransportProtocol};
 use linerate_stats::units::{format_bit_rate, format_nanos, format_share};
 
@@ -31,8 +32,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.05;
 pub struct AsymmetricPath;
 
 impl Rule for AsymmetricPath {
-    fn id(&self) -> &'static str {
-        "asymmetric-path"
+    fn id(&self) -> CauseId {
+        CauseId::AsymmetricPath
     }
 
     fn reference(&self) -> CauseReference {

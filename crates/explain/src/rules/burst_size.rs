@@ -1,6 +1,7 @@
 //! Bursts are too large for a queue, or too small for efficient polling.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_stats::units::{format_bytes, format_share};
 
@@ -39,8 +40,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.001;
 pub struct BurstSize;
 
 impl Rule for BurstSize {
-    fn id(&self) -> &'static str {
-        "burst-size"
+    fn id(&self) -> CauseId {
+        CauseId::BurstSize
     }
 
     fn reference(&self) -> CauseReference {
@@ -162,16 +163,21 @@ impl BurstSize {
             return None;
         }
         let burst = plan.pace.burst_bytes(plan.payload_bytes);
-        let in_queues = ["udp-receive-queue", "qdisc", "interface-rx", "interface-tx"]
-            .iter()
-            .map(|location| direction.lost_share(location))
-            .fold(
-                direction.sender_socket_drops() as f64 / direction.packets_sent(),
-                f64::max,
-            );
+        let in_queues = [
+            LossPoint::UdpReceiveQueue,
+            LossPoint::Qdisc,
+            LossPoint::InterfaceRx,
+            LossPoint::InterfaceTx,
+        ]
+        .map(|point| direction.lost_share(point))
+        .into_iter()
+        .fold(
+            direction.sender_socket_drops() as f64 / direction.packets_sent(),
+            f64::max,
+        );
         // Loss that no visible queue counted may be random: then the loss itself is the first
         // cause.
-        let path_loss = direction.lost_share("path");
+        let path_loss = direction.lost_share(LossPoint::Path);
         let is_counted = in_queues >= path_loss;
         let lost = in_queues.max(path_loss);
         // The average rate is below the limits.
@@ -187,7 +193,7 @@ impl BurstSize {
         if lost < MIN_RELEVANT_SHARE
             || !fits_on_average
             || !(exceeds_buffer
-                || direction.lost_share("udp-receive-queue") < lost / SOCKET_LOSS_PART)
+                || direction.lost_share(LossPoint::UdpReceiveQueue) < lost / SOCKET_LOSS_PART)
         {
             return None;
         }

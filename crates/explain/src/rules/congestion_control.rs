@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::format_count;
@@ -66,8 +67,8 @@ fn is_core_limited(end: &ThreadTime, peer: &ThreadTime) -> bool {
 pub struct CongestionControl;
 
 impl Rule for CongestionControl {
-    fn id(&self) -> &'static str {
-        "congestion-control"
+    fn id(&self) -> CauseId {
+        CauseId::CongestionControl
     }
 
     fn reference(&self) -> CauseReference {
@@ -313,6 +314,7 @@ impl CongestionControl {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::CauseId;
     use linerate_record::record::Record;
 
     #[test]
@@ -336,7 +338,7 @@ mod tests {
             let findings = crate::explain(&record);
             let findings = findings
                 .iter()
-                .find(|findings| findings.cause == "congestion-control");
+                .find(|findings| findings.cause == CauseId::CongestionControl);
             let command = findings.and_then(|findings| findings.command.as_deref());
             let command = command.expect("a command");
             assert!(command.contains(control), "{allowed:?}: {command}");

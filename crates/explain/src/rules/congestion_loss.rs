@@ -1,6 +1,7 @@
 //! Segments are lost in a full queue on the path.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_stats::units::format_share;
 
@@ -73,8 +74,8 @@ pub(super) fn with_sack_remedy(
 pub struct CongestionLoss;
 
 impl Rule for CongestionLoss {
-    fn id(&self) -> &'static str {
-        "congestion-loss"
+    fn id(&self) -> CauseId {
+        CauseId::CongestionLoss
     }
 
     fn reference(&self) -> CauseReference {

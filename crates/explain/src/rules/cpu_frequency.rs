@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_stats::units::format_share;
 
@@ -23,8 +24,8 @@ const MIN_WORK_SHARE: f64 = 0.5;
 pub struct CpuFrequency;
 
 impl Rule for CpuFrequency {
-    fn id(&self) -> &'static str {
-        "cpu-frequency"
+    fn id(&self) -> CauseId {
+        CauseId::CpuFrequency
     }
 
     fn reference(&self) -> CauseReference {

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bytes, format_nanos};
@@ -157,8 +158,8 @@ pub(super) fn larger_buffer_remedy(
 }
 
 impl Rule for DelayedAck {
-    fn id(&self) -> &'static str {
-        "delayed-ack"
+    fn id(&self) -> CauseId {
+        CauseId::DelayedAck
     }
 
     fn reference(&self) -> CauseReference {

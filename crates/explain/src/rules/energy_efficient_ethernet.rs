@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_stats::units::format_nanos;
 
 use crate::Rule;
@@ -29,8 +30,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.05;
 pub struct EnergyEfficientEthernet;
 
 impl Rule for EnergyEfficientEthernet {
-    fn id(&self) -> &'static str {
-        "energy-efficient-ethernet"
+    fn id(&self) -> CauseId {
+        CauseId::EnergyEfficientEthernet
     }
 
     fn reference(&self) -> CauseReference {

@@ -1,6 +1,7 @@
 //! A fragmented datagram is lost with any of its fragments.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::TransportProtocol;
 use linerate_stats::units::{format_count, format_share};
 
@@ -20,8 +21,8 @@ const MIN_LOST: u64 = 3;
 pub struct FragmentLoss;
 
 impl Rule for FragmentLoss {
-    fn id(&self) -> &'static str {
-        "fragment-loss"
+    fn id(&self) -> CauseId {
+        CauseId::FragmentLoss
     }
 
     fn reference(&self) -> CauseReference {
@@ -73,8 +74,8 @@ impl FragmentLoss {
         direction: &DirectionView<'_>,
     ) -> Option<Finding> {
         let fragments = direction.fragments();
-        let lost = direction.lost_at("reassembly");
-        let share = direction.lost_share("reassembly");
+        let lost = direction.lost_at(LossPoint::Reassembly);
+        let share = direction.lost_share(LossPoint::Reassembly);
         if fragments < MIN_FRAGMENTS
             || lost < MIN_LOST
             || share < MIN_RELEVANT_SHARE

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_stats::units::format_bytes;
 
@@ -78,8 +79,8 @@ pub(super) fn larger_gso_command(
 pub struct GsoSize;
 
 impl Rule for GsoSize {
-    fn id(&self) -> &'static str {
-        "gso-size"
+    fn id(&self) -> CauseId {
+        CauseId::GsoSize
     }
 
     fn reference(&self) -> CauseReference {

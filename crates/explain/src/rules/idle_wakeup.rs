@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::{RunKind, TransportProtocol, WaitMode};
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_nanos, format_share};
@@ -26,8 +27,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.25;
 pub struct IdleWakeup;
 
 impl Rule for IdleWakeup {
-    fn id(&self) -> &'static str {
-        "idle-wakeup"
+    fn id(&self) -> CauseId {
+        CauseId::IdleWakeup
     }
 
     fn reference(&self) -> CauseReference {

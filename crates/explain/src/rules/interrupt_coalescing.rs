@@ -2,6 +2,7 @@
 
 use linerate_record::facts::{CoalescingSettings, Role};
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_stats::units::format_nanos;
 
 use crate::Rule;
@@ -23,8 +24,8 @@ const MAX_COST: f64 = 0.9;
 pub struct InterruptCoalescing;
 
 impl Rule for InterruptCoalescing {
-    fn id(&self) -> &'static str {
-        "interrupt-coalescing"
+    fn id(&self) -> CauseId {
+        CauseId::InterruptCoalescing
     }
 
     fn reference(&self) -> CauseReference {

@@ -1,6 +1,7 @@
 //! The link is saturated.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_stats::units::{format_bit_rate, format_share};
 
@@ -16,8 +17,8 @@ const FULL_SHARE: f64 = 0.9;
 pub struct LineRate;
 
 impl Rule for LineRate {
-    fn id(&self) -> &'static str {
-        "line-rate"
+    fn id(&self) -> CauseId {
+        CauseId::LineRate
     }
 
     fn reference(&self) -> CauseReference {

@@ -1,6 +1,7 @@
 //! A link on the path lost its carrier.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::RunKind;
 use linerate_stats::units::{format_count, format_share};
 
@@ -16,8 +17,8 @@ const MIN_COST: f64 = 0.001;
 pub struct LinkDown;
 
 impl Rule for LinkDown {
-    fn id(&self) -> &'static str {
-        "link-down"
+    fn id(&self) -> CauseId {
+        CauseId::LinkDown
     }
 
     fn reference(&self) -> CauseReference {
@@ -86,11 +87,15 @@ impl LinkDown {
         // Datagrams without a drop counter were lost on the path, at an interface, or expired
         // before they could be sent.
         let path_losses = |direction: &DirectionView<'_>| {
-            let counted: u64 = ["path", "interface-tx", "interface-rx"]
-                .map(|location| direction.lost_at(location))
-                .iter()
-                .sum();
-            counted + direction.lost_at("sender-socket") - direction.sender_socket_drops()
+            let counted: u64 = [
+                LossPoint::Path,
+                LossPoint::InterfaceTx,
+                LossPoint::InterfaceRx,
+            ]
+            .map(|point| direction.lost_at(point))
+            .iter()
+            .sum();
+            counted + direction.lost_at(LossPoint::SenderSocket) - direction.sender_socket_drops()
         };
         let lost: u64 = run.directions.iter().map(path_losses).sum();
         let unroutable: u64 = run.directions.iter().map(DirectionView::unroutable).sum();

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_stats::units::format_bit_rate;
 
@@ -23,8 +24,8 @@ const MIN_HALF_DUPLEX_COST: f64 = 0.5;
 pub struct LinkSpeed;
 
 impl Rule for LinkSpeed {
-    fn id(&self) -> &'static str {
-        "link-speed"
+    fn id(&self) -> CauseId {
+        CauseId::LinkSpeed
     }
 
     fn reference(&self) -> CauseReference {

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_stats::units::{format_count, parse_duration};
 
@@ -46,8 +47,8 @@ const RTO_BACKOFF_SUM: f64 = ((1_u32 << FAILED_TIMEOUTS) - 1) as f64;
 pub struct MtuBlackHole;
 
 impl Rule for MtuBlackHole {
-    fn id(&self) -> &'static str {
-        "mtu-black-hole"
+    fn id(&self) -> CauseId {
+        CauseId::MtuBlackHole
     }
 
     fn reference(&self) -> CauseReference {
@@ -404,8 +405,8 @@ impl MtuBlackHole {
         let lost = summary.loss_fraction?;
         // Interfaces that drop all large packets and pass the control connection have a smaller
         // MTU.
-        let is_interface_drop = direction.lost_share("interface-tx")
-            + direction.lost_share("interface-rx")
+        let is_interface_drop = direction.lost_share(LossPoint::InterfaceTx)
+            + direction.lost_share(LossPoint::InterfaceRx)
             > MIN_PATH_LOSS;
         let least = if is_interface_drop {
             MIN_MTU_PAYLOAD_BYTES
@@ -423,9 +424,9 @@ impl MtuBlackHole {
             return None;
         }
         // Datagrams lost in a queue of an end were not lost in a black hole.
-        if direction.lost_share("path")
-            + direction.lost_share("interface-rx")
-            + direction.lost_share("interface-tx")
+        if direction.lost_share(LossPoint::Path)
+            + direction.lost_share(LossPoint::InterfaceRx)
+            + direction.lost_share(LossPoint::InterfaceTx)
             < MIN_PATH_LOSS
         {
             return None;

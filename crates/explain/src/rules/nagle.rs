@@ -1,6 +1,7 @@
 //! A small segment waits until all earlier data is acknowledged (RFC 896).
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_stats::units::{format_bytes, format_nanos};
 
@@ -20,8 +21,8 @@ const MIN_TRANSFER_NS: f64 = 1e6;
 pub struct Nagle;
 
 impl Rule for Nagle {
-    fn id(&self) -> &'static str {
-        "nagle"
+    fn id(&self) -> CauseId {
+        CauseId::Nagle
     }
 
     fn reference(&self) -> CauseReference {

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_stats::units::{format_count, format_nanos};
 
@@ -27,8 +28,8 @@ const MIN_COST: f64 = 0.001;
 pub struct Neighbour;
 
 impl Rule for Neighbour {
-    fn id(&self) -> &'static str {
-        "neighbour"
+    fn id(&self) -> CauseId {
+        CauseId::Neighbour
     }
 
     fn reference(&self) -> CauseReference {

@@ -1,6 +1,7 @@
 //! An interface drops packets.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_stats::units::{format_count, format_share};
 
@@ -19,8 +20,8 @@ pub(super) const MIN_DROPS: u64 = 10;
 pub struct NicDrop;
 
 impl Rule for NicDrop {
-    fn id(&self) -> &'static str {
-        "nic-drop"
+    fn id(&self) -> CauseId {
+        CauseId::NicDrop
     }
 
     fn reference(&self) -> CauseReference {
@@ -118,9 +119,9 @@ impl NicDrop {
         // Drops at the port of our stack belong to too-few-descriptors.
         let at_rx = match direction.uses_netstack(direction.receiver) {
             true => 0,
-            false => direction.lost_at("interface-rx"),
+            false => direction.lost_at(LossPoint::InterfaceRx),
         };
-        let at_tx = direction.lost_at("interface-tx");
+        let at_tx = direction.lost_at(LossPoint::InterfaceTx);
         let of_udp = at_rx + at_tx;
         let is_udp = run.plan.protocol == TransportProtocol::Udp;
         let backlog = run

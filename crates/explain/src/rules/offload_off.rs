@@ -2,6 +2,7 @@
 
 use linerate_record::facts::{InterfaceFacts, Role};
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::format_share;
@@ -33,8 +34,8 @@ const MAX_FREE_SHARE: f64 = 0.3;
 pub struct OffloadOff;
 
 impl Rule for OffloadOff {
-    fn id(&self) -> &'static str {
-        "offload-off"
+    fn id(&self) -> CauseId {
+        CauseId::OffloadOff
     }
 
     fn reference(&self) -> CauseReference {

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_stats::units::{format_bytes, format_nanos};
 
@@ -39,8 +40,8 @@ const MAX_BUFFER_BYTES: u64 = 256 << 20;
 pub struct PathDelay;
 
 impl Rule for PathDelay {
-    fn id(&self) -> &'static str {
-        "path-delay"
+    fn id(&self) -> CauseId {
+        CauseId::PathDelay
     }
 
     fn reference(&self) -> CauseReference {

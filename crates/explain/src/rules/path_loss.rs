@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bit_rate, format_count, format_nanos, format_share};
@@ -54,8 +55,8 @@ pub(super) const MAX_CORE_WAIT_SHARE: f64 = 0.3;
 pub struct PathLoss;
 
 impl Rule for PathLoss {
-    fn id(&self) -> &'static str {
-        "path-loss"
+    fn id(&self) -> CauseId {
+        CauseId::PathLoss
     }
 
     fn reference(&self) -> CauseReference {
@@ -161,7 +162,7 @@ impl Rule for PathLoss {
                     percent(1.0 / COUNTED_PART as f64)
                 ),
                 "a response came after `--timeout` \
-                 ([late-answers](method/validity.md#content-and-responses))"
+                 ([late-responses](method/validity.md#content-and-responses))"
                     .into(),
             ],
             evidence: &[
@@ -386,13 +387,13 @@ impl PathLoss {
     }
 
     fn evaluate_udp(&self, run: &RunView<'_>, direction: &DirectionView<'_>) -> Option<Finding> {
-        let lost = direction.lost_at("path");
-        let share = direction.lost_share("path");
+        let lost = direction.lost_at(LossPoint::Path);
+        let share = direction.lost_share(LossPoint::Path);
         // Drops of our stack's ring are counted, but the counter is not read at the same time as
         // the others: a few of them appear as path loss (in older records all of them).
         let (full, at_port) = (
             direction.ring_full_frames(),
-            direction.lost_at("interface-rx"),
+            direction.lost_at(LossPoint::InterfaceRx),
         );
         let in_ring = full >= MIN_LOST_SEGMENTS && full >= (lost + at_port) / COUNTED_PART;
         if share < MIN_RELEVANT_SHARE

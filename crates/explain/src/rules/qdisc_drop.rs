@@ -2,6 +2,7 @@
 
 use linerate_record::facts::InterfaceFacts;
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_stats::units::{format_count, format_share};
 
@@ -24,8 +25,8 @@ const MIN_DROPS: u64 = 10;
 pub struct QdiscDrop;
 
 impl Rule for QdiscDrop {
-    fn id(&self) -> &'static str {
-        "qdisc-drop"
+    fn id(&self) -> CauseId {
+        CauseId::QdiscDrop
     }
 
     fn reference(&self) -> CauseReference {
@@ -113,7 +114,11 @@ impl QdiscDrop {
             .counter_increase("qdisc_drops", |host, _| host == sender_host)
             .unwrap_or(0)
             > 0;
-        let lost = drops_of_this_run(direction, direction.lost_at("qdisc").max(drops), here)?;
+        let lost = drops_of_this_run(
+            direction,
+            direction.lost_at(LossPoint::Qdisc).max(drops),
+            here,
+        )?;
         let share = lost as f64 / (direction.path_packets() + lost as f64).max(1.0);
         if lost < MIN_DROPS || share < MIN_RELEVANT_SHARE {
             return None;
@@ -165,7 +170,7 @@ impl QdiscDrop {
             )
             .evidence(
                 "losses[qdisc]",
-                direction.lost_at("qdisc"),
+                direction.lost_at(LossPoint::Qdisc),
                 "datagrams",
                 "losses",
             )

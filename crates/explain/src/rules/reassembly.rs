@@ -1,6 +1,7 @@
 //! The receiving host drops fragments because its reassembly memory is full.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::TransportProtocol;
 use linerate_stats::units::{format_count, format_share};
 
@@ -32,8 +33,8 @@ pub(super) const MIN_FRAGMENTS: f64 = 2.0;
 pub struct Reassembly;
 
 impl Rule for Reassembly {
-    fn id(&self) -> &'static str {
-        "reassembly"
+    fn id(&self) -> CauseId {
+        CauseId::Reassembly
     }
 
     fn reference(&self) -> CauseReference {
@@ -111,8 +112,8 @@ impl Reassembly {
         direction: &DirectionView<'_>,
     ) -> Option<Finding> {
         let rejected = rejected_fragments(run, direction);
-        let lost = direction.lost_at("reassembly");
-        let share = direction.lost_share("reassembly");
+        let lost = direction.lost_at(LossPoint::Reassembly);
+        let share = direction.lost_share(LossPoint::Reassembly);
         if direction.fragments() < MIN_FRAGMENTS
             || rejected < MIN_REJECTED_FRAGMENTS
             || rejected * REJECTED_PART <= lost

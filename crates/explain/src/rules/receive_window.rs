@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bytes, format_share};
@@ -54,8 +55,8 @@ const USABLE_PART: u64 = 2;
 /// Largest window without scaling (RFC 9293, section 3.1; RFC 7323).
 const MAX_UNSCALED_WINDOW_BYTES: u64 = 65_535;
 
-/// Growth of a window to try, and its smallest size, in bytes: the kernel's automatic size ends there
-/// by default.
+/// Growth of a window to try, and its smallest size, in bytes: the kernel's automatic size ends
+/// there by default.
 const WINDOW_GROWTH: u64 = 4;
 const MIN_LARGER_BYTES: u64 = 4 << 20;
 
@@ -67,8 +68,8 @@ const RECEIVE_TUNING_SYSCTL: &str = "net.ipv4.tcp_moderate_rcvbuf";
 pub struct ReceiveWindow;
 
 impl Rule for ReceiveWindow {
-    fn id(&self) -> &'static str {
-        "receive-window"
+    fn id(&self) -> CauseId {
+        CauseId::ReceiveWindow
     }
 
     fn reference(&self) -> CauseReference {

@@ -1,6 +1,7 @@
 //! The receiving threads have no idle time.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::format_share;
@@ -18,8 +19,8 @@ pub(super) const MAX_QUEUE_LOSS: f64 = 0.02;
 pub struct ReceiverCpu;
 
 impl Rule for ReceiverCpu {
-    fn id(&self) -> &'static str {
-        "receiver-cpu"
+    fn id(&self) -> CauseId {
+        CauseId::ReceiverCpu
     }
 
     fn reference(&self) -> CauseReference {
@@ -76,7 +77,7 @@ impl Rule for ReceiverCpu {
 }
 
 /// Returns a finding for each direction whose threads at this end were always busy.
-pub(super) fn saturated_ends(run: &RunView<'_>, id: &str, part: FlowEnd) -> Vec<Finding> {
+pub(super) fn saturated_ends(run: &RunView<'_>, id: CauseId, part: FlowEnd) -> Vec<Finding> {
     let directions = run.directions.iter();
     directions
         .filter_map(|direction| evaluate_flow_end(run, direction, id, part))
@@ -86,7 +87,7 @@ pub(super) fn saturated_ends(run: &RunView<'_>, id: &str, part: FlowEnd) -> Vec<
 fn evaluate_flow_end(
     run: &RunView<'_>,
     direction: &DirectionView<'_>,
-    id: &str,
+    id: CauseId,
     part: FlowEnd,
 ) -> Option<Finding> {
     let role = match part {
@@ -98,7 +99,8 @@ fn evaluate_flow_end(
         return None;
     }
     // Datagrams that the receiver dropped are no limit of the sender.
-    if part == FlowEnd::Sender && direction.lost_share("udp-receive-queue") > MAX_QUEUE_LOSS {
+    if part == FlowEnd::Sender && direction.lost_share(LossPoint::UdpReceiveQueue) > MAX_QUEUE_LOSS
+    {
         return None;
     }
     // A pacing thread polls the clock all the time: it is saturated only if it misses the rate.
@@ -202,7 +204,7 @@ fn has_no_loss(direction: &DirectionView<'_>) -> bool {
 }
 
 /// Returns a finding for an end that reports no processor time.
-pub(super) fn unknown_end(run: &RunView<'_>, id: &str, part: FlowEnd) -> Option<Finding> {
+pub(super) fn unknown_end(run: &RunView<'_>, id: CauseId, part: FlowEnd) -> Option<Finding> {
     let end = |direction: &DirectionView<'_>| match part {
         FlowEnd::Sender => direction.sender,
         FlowEnd::Receiver => direction.receiver,

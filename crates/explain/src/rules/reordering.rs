@@ -1,6 +1,7 @@
 //! Packets arrive out of order.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_stats::units::{format_count, format_share};
 
@@ -31,8 +32,8 @@ const MAX_COST: f64 = 0.9;
 pub struct Reordering;
 
 impl Rule for Reordering {
-    fn id(&self) -> &'static str {
-        "reordering"
+    fn id(&self) -> CauseId {
+        CauseId::Reordering
     }
 
     fn reference(&self) -> CauseReference {

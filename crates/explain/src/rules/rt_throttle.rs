@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::WaitMode;
 use linerate_stats::units::format_nanos;
 
@@ -24,8 +25,8 @@ const WAITED_PART: f64 = 2.0;
 pub struct RtThrottle;
 
 impl Rule for RtThrottle {
-    fn id(&self) -> &'static str {
-        "rt-throttle"
+    fn id(&self) -> CauseId {
+        CauseId::RtThrottle
     }
 
     fn reference(&self) -> CauseReference {

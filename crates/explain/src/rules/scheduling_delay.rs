@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_stats::units::format_share;
 
@@ -23,8 +24,8 @@ const MAX_PRIORITY: u8 = 99;
 /// Smallest share of the round-trip time spent waiting for a core, for infrequent requests.
 const MIN_ROUND_TRIP_SHARE: f64 = 0.25;
 
-/// Part of the time that round trips with pauses between them take, and part of the waiting by which
-/// the median round trip is late.
+/// Part of the time that round trips with pauses between them take, and part of the waiting by
+/// which the median round trip is late.
 const MAX_BUSY_PART: f64 = 2.0;
 const LATE_PART: f64 = 2.0;
 
@@ -35,8 +36,8 @@ const SWITCH_NS: f64 = 5_000.0;
 pub struct SchedulingDelay;
 
 impl Rule for SchedulingDelay {
-    fn id(&self) -> &'static str {
-        "scheduling-delay"
+    fn id(&self) -> CauseId {
+        CauseId::SchedulingDelay
     }
 
     fn reference(&self) -> CauseReference {

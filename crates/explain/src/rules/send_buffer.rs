@@ -1,6 +1,7 @@
 //! The send buffer is too small.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bytes, format_nanos, format_share};
@@ -56,8 +57,8 @@ const MAX_NETSTACK_RETRANSMIT_SHARE: f64 = 0.002;
 pub struct SendBuffer;
 
 impl Rule for SendBuffer {
-    fn id(&self) -> &'static str {
-        "send-buffer"
+    fn id(&self) -> CauseId {
+        CauseId::SendBuffer
     }
 
     fn reference(&self) -> CauseReference {

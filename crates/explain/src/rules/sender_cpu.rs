@@ -1,6 +1,7 @@
 //! The sending threads have no idle time.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_record::record::FlowEnd;
 
@@ -21,8 +22,8 @@ const MIN_CPU_SHARE: f64 = 0.85;
 pub struct SenderCpu;
 
 impl Rule for SenderCpu {
-    fn id(&self) -> &'static str {
-        "sender-cpu"
+    fn id(&self) -> CauseId {
+        CauseId::SenderCpu
     }
 
     fn reference(&self) -> CauseReference {
@@ -108,7 +109,7 @@ impl Rule for SenderCpu {
 }
 
 /// Poll-mode threads that never found their ports empty.
-fn evaluate_forwarder(run: &RunView<'_>, id: &str) -> Option<Finding> {
+fn evaluate_forwarder(run: &RunView<'_>, id: CauseId) -> Option<Finding> {
     let figures = run.record.forward.as_ref()?;
     if run.lacks_carrier() {
         return None;

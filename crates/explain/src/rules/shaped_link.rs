@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bit_rate, format_nanos, format_share};
@@ -45,8 +46,8 @@ const MIN_HELD_PACKETS: u64 = 20;
 pub struct ShapedLink;
 
 impl Rule for ShapedLink {
-    fn id(&self) -> &'static str {
-        "shaped-link"
+    fn id(&self) -> CauseId {
+        CauseId::ShapedLink
     }
 
     fn reference(&self) -> CauseReference {

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::{RunKind, TransportProtocol, WaitMode};
 use linerate_record::record::CpuCost;
 use linerate_stats::units::format_share;
@@ -62,8 +63,8 @@ fn is_concurrent(run: &RunView<'_>) -> bool {
 pub struct SharedCore;
 
 impl Rule for SharedCore {
-    fn id(&self) -> &'static str {
-        "shared-core"
+    fn id(&self) -> CauseId {
+        CauseId::SharedCore
     }
 
     fn reference(&self) -> CauseReference {
@@ -310,6 +311,7 @@ fn format_cpus(cpus: &[u32]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::CauseId;
     use linerate_record::plan::{CpuList, PerEnd};
     use linerate_record::record::Record;
 
@@ -337,7 +339,7 @@ mod tests {
             let findings = crate::explain(&pinned_record(client, server));
             let findings = findings
                 .iter()
-                .any(|finding| finding.cause == "shared-core");
+                .any(|finding| finding.cause == CauseId::SharedCore);
             assert_eq!(findings, shared, "on {client} and {server}");
         }
     }

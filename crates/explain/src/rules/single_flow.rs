@@ -1,6 +1,7 @@
 //! A single flow uses only one of several cores and queues.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_record::record::FlowEnd;
 
@@ -19,8 +20,8 @@ const MIN_IDLE_PROCESSORS_ONE_QUEUE: f64 = 2.0;
 pub struct SingleFlow;
 
 impl Rule for SingleFlow {
-    fn id(&self) -> &'static str {
-        "single-flow"
+    fn id(&self) -> CauseId {
+        CauseId::SingleFlow
     }
 
     fn reference(&self) -> CauseReference {

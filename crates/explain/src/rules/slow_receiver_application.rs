@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bit_rate, format_nanos, format_share};
@@ -20,8 +21,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.25;
 /// one.
 const TIME_SLICE_S: f64 = 0.004;
 
-/// Idle time of a receiver that reads too late, over TCP and over UDP, and largest share of its time
-/// waiting for a core.
+/// Idle time of a receiver that reads too late, over TCP and over UDP, and largest share of its
+/// time waiting for a core.
 const MIN_IDLE_SHARE: f64 = 0.3;
 const MIN_UDP_IDLE_SHARE: f64 = 0.5;
 const MAX_CORE_WAIT_SHARE: f64 = 0.2;
@@ -48,8 +49,8 @@ const MAX_MIN_WORK_SHARE: f64 = 0.1;
 pub struct SlowReceiverApplication;
 
 impl Rule for SlowReceiverApplication {
-    fn id(&self) -> &'static str {
-        "slow-receiver-application"
+    fn id(&self) -> CauseId {
+        CauseId::SlowReceiverApplication
     }
 
     fn reference(&self) -> CauseReference {
@@ -382,7 +383,7 @@ impl SlowReceiverApplication {
         direction: &DirectionView<'_>,
     ) -> Option<Finding> {
         let time = direction.thread_time(FlowEnd::Receiver)?;
-        let share = direction.lost_share("udp-receive-queue");
+        let share = direction.lost_share(LossPoint::UdpReceiveQueue);
         let large = direction
             .receive_buffer()
             .is_some_and(|bytes| bytes > SMALL_BUFFER_BYTES);
@@ -414,7 +415,7 @@ impl SlowReceiverApplication {
             ))
             .evidence(
                 "losses[udp-receive-queue]",
-                direction.lost_at("udp-receive-queue"),
+                direction.lost_at(LossPoint::UdpReceiveQueue),
                 "datagrams",
                 format!("{} SO_MEMINFO drops", role_name(role)),
             )

@@ -1,6 +1,7 @@
 //! The sending application offers less than the path can carry.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bit_rate, format_share};
@@ -30,8 +31,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.35;
 pub struct SlowSenderApplication;
 
 impl Rule for SlowSenderApplication {
-    fn id(&self) -> &'static str {
-        "slow-sender-application"
+    fn id(&self) -> CauseId {
+        CauseId::SlowSenderApplication
     }
 
     fn reference(&self) -> CauseReference {

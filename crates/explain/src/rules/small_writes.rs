@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bytes, format_per_second, format_share};
@@ -38,8 +39,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.2;
 pub struct SmallWrites;
 
 impl Rule for SmallWrites {
-    fn id(&self) -> &'static str {
-        "small-writes"
+    fn id(&self) -> CauseId {
+        CauseId::SmallWrites
     }
 
     fn reference(&self) -> CauseReference {

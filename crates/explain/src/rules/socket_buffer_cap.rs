@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::format_bytes;
@@ -24,8 +25,8 @@ const MIN_IDLE_SHARE: f64 = 0.1;
 pub struct SocketBufferCap;
 
 impl Rule for SocketBufferCap {
-    fn id(&self) -> &'static str {
-        "socket-buffer-cap"
+    fn id(&self) -> CauseId {
+        CauseId::SocketBufferCap
     }
 
     fn reference(&self) -> CauseReference {
@@ -141,7 +142,7 @@ impl SocketBufferCap {
                     .max((1.0 - tcp.busy_share.unwrap_or(1.0)).min(free))
             }),
             (TransportProtocol::Udp, FlowEnd::Receiver) => {
-                direction.lost_share("udp-receive-queue")
+                direction.lost_share(LossPoint::UdpReceiveQueue)
             }
             (TransportProtocol::Udp, FlowEnd::Sender) => {
                 direction.sender_socket_drops() as f64 / direction.packets_sent()

@@ -1,6 +1,7 @@
 //! A socket is opened and closed for each request.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::round_trip::SocketMode;
 use linerate_stats::units::{format_nanos, format_share};
 
@@ -16,8 +17,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.05;
 pub struct SocketReopened;
 
 impl Rule for SocketReopened {
-    fn id(&self) -> &'static str {
-        "socket-reopened"
+    fn id(&self) -> CauseId {
+        CauseId::SocketReopened
     }
 
     fn reference(&self) -> CauseReference {

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_stats::units::format_share;
 
@@ -26,8 +27,8 @@ const MIN_IDLE_SHARE: f64 = 0.5;
 pub struct SoftirqCore;
 
 impl Rule for SoftirqCore {
-    fn id(&self) -> &'static str {
-        "softirq-core"
+    fn id(&self) -> CauseId {
+        CauseId::SoftirqCore
     }
 
     fn reference(&self) -> CauseReference {

@@ -1,6 +1,7 @@
 //! A processor's backlog queue of received packets is full.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_stats::units::{format_count, format_share};
 
@@ -14,8 +15,8 @@ use crate::run_view::{DirectionView, RunView, role_name};
 pub struct SoftnetBacklog;
 
 impl Rule for SoftnetBacklog {
-    fn id(&self) -> &'static str {
-        "softnet-backlog"
+    fn id(&self) -> CauseId {
+        CauseId::SoftnetBacklog
     }
 
     fn reference(&self) -> CauseReference {
@@ -74,7 +75,7 @@ impl SoftnetBacklog {
             .or_else(|| run.counter_increase("backlog_drops", |_, _| true))?;
         let is_udp = run.plan.protocol == TransportProtocol::Udp;
         let lost = match is_udp {
-            true => direction.lost_at("softnet-backlog"),
+            true => direction.lost_at(LossPoint::SoftnetBacklog),
             false => drops.min(needed_retransmits(direction)),
         };
         let share = lost as f64 / (direction.path_packets() + lost as f64).max(1.0);
@@ -84,7 +85,7 @@ impl SoftnetBacklog {
         let limit = run.sysctl(role, "net.core.netdev_max_backlog");
         let squeezed = run.counter_increase("budget_spent", |host, _| host == end);
         let cost = match (is_udp, direction.tcp()) {
-            (true, _) => direction.lost_share("softnet-backlog"),
+            (true, _) => direction.lost_share(LossPoint::SoftnetBacklog),
             (false, Some(tcp)) => super::congestion_loss::cwnd_limited_share(&tcp).max(share),
             (false, None) => share,
         };

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_stats::units::format_share;
 
@@ -17,8 +18,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.08;
 pub struct Steal;
 
 impl Rule for Steal {
-    fn id(&self) -> &'static str {
-        "steal"
+    fn id(&self) -> CauseId {
+        CauseId::Steal
     }
 
     fn reference(&self) -> CauseReference {

@@ -2,6 +2,7 @@
 
 use linerate_record::finding::{Finding, FindingLocation};
 use linerate_record::forward::QueueFigures;
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_count, format_nanos, format_share};
@@ -27,8 +28,8 @@ const NETSTACK_DEFAULT_DESCRIPTORS: u32 = 256;
 pub struct TooFewDescriptors;
 
 impl Rule for TooFewDescriptors {
-    fn id(&self) -> &'static str {
-        "too-few-descriptors"
+    fn id(&self) -> CauseId {
+        CauseId::TooFewDescriptors
     }
 
     fn reference(&self) -> CauseReference {
@@ -258,9 +259,13 @@ impl TooFewDescriptors {
         let stack = run.host(role)?.stack.as_ref()?;
         let ring: f64 = stack.configuration.get("rx_descriptors")?.parse().ok()?;
         // Some ports do not count their drops.
-        let (in_ring, uncounted) = (direction.lost_at("interface-rx"), direction.lost_at("path"));
+        let (in_ring, uncounted) = (
+            direction.lost_at(LossPoint::InterfaceRx),
+            direction.lost_at(LossPoint::Path),
+        );
         let lost = in_ring + uncounted;
-        let share = direction.lost_share("interface-rx") + direction.lost_share("path");
+        let share =
+            direction.lost_share(LossPoint::InterfaceRx) + direction.lost_share(LossPoint::Path);
         let arrive = direction.packets_sent() * direction.fragments()
             / direction.seconds().max(1e-9)
             * interval

@@ -1,6 +1,7 @@
 //! Too few packets circulate, or too few requests are outstanding.
 
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_record::round_trip::MAX_OUTSTANDING;
 use linerate_stats::units::format_share;
@@ -25,8 +26,8 @@ const MIN_LIMIT_SHARE: f64 = 0.8;
 pub struct TooFewInFlight;
 
 impl Rule for TooFewInFlight {
-    fn id(&self) -> &'static str {
-        "too-few-in-flight"
+    fn id(&self) -> CauseId {
+        CauseId::TooFewInFlight
     }
 
     fn reference(&self) -> CauseReference {

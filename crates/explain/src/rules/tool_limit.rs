@@ -2,6 +2,7 @@
 
 use linerate_record::facts::Role;
 use linerate_record::finding::{Finding, FindingLocation};
+use linerate_record::ids::{CauseId, CaveatId};
 use linerate_record::plan::RunKind;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bit_rate, format_count, format_share};
@@ -32,8 +33,8 @@ const MIN_DURATION_NS: u64 = 100_000_000;
 pub struct ToolLimit;
 
 impl Rule for ToolLimit {
-    fn id(&self) -> &'static str {
-        "tool-limit"
+    fn id(&self) -> CauseId {
+        CauseId::ToolLimit
     }
 
     fn reference(&self) -> CauseReference {
@@ -200,7 +201,7 @@ impl ToolLimit {
         {
             return None;
         }
-        let disturbed = run.has_caveat(&["core-disturbed"]);
+        let disturbed = run.has_caveat(&[CaveatId::CoreDisturbed]);
         // A second thread takes over receiving, if anything is received.
         let threads = run.plan.generate.as_ref()?.threads;
         let second = figures.receive.is_some() && threads < 2;

@@ -1,6 +1,7 @@
 //! The receive queue of a UDP socket is full.
 
 use linerate_record::finding::Finding;
+use linerate_record::ids::{CauseId, LossPoint};
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::FlowEnd;
 use linerate_stats::units::{format_bytes, format_count, format_share};
@@ -70,8 +71,8 @@ impl NetstackQueues {
 pub struct UdpReceiveQueue;
 
 impl Rule for UdpReceiveQueue {
-    fn id(&self) -> &'static str {
-        "udp-receive-queue"
+    fn id(&self) -> CauseId {
+        CauseId::UdpReceiveQueue
     }
 
     fn reference(&self) -> CauseReference {
@@ -136,8 +137,8 @@ impl UdpReceiveQueue {
         run: &RunView<'_>,
         direction: &DirectionView<'_>,
     ) -> Option<Finding> {
-        let lost = direction.lost_at("udp-receive-queue");
-        let share = direction.lost_share("udp-receive-queue");
+        let lost = direction.lost_at(LossPoint::UdpReceiveQueue);
+        let share = direction.lost_share(LossPoint::UdpReceiveQueue);
         if share < MIN_RELEVANT_SHARE || lost < MIN_DROPS {
             return None;
         }

@@ -2,6 +2,7 @@
 
 use linerate_record::facts::{InterfaceFacts, Role};
 use linerate_record::finding::Finding;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::RunKind;
 use linerate_stats::units::format_nanos;
 
@@ -52,8 +53,8 @@ const MIN_RELEVANT_SHARE: f64 = 0.1;
 pub struct UsbAdapter;
 
 impl Rule for UsbAdapter {
-    fn id(&self) -> &'static str {
-        "usb-adapter"
+    fn id(&self) -> CauseId {
+        CauseId::UsbAdapter
     }
 
     fn reference(&self) -> CauseReference {

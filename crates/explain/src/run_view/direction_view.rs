@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use linerate_record::facts::{HostFacts, InterfaceFacts, Role};
+use linerate_record::ids::LossPoint;
 use linerate_record::plan::{Direction, Plan, TransportProtocol, WaitMode};
 use linerate_record::record::{
     DirectionFigures, FlowEnd, Interval, Record, SocketFacts, StreamFigures, Summary, TcpFacts,
@@ -636,10 +637,10 @@ impl<'a> DirectionView<'a> {
 
     /// Returns the datagrams of this direction that were lost at a place.
     #[must_use]
-    pub fn lost_at(&self, location: &str) -> u64 {
+    pub fn lost_at(&self, point: LossPoint) -> u64 {
         let losses = self.record.losses.iter();
         losses
-            .filter(|loss| loss.direction == self.direction && loss.place == location)
+            .filter(|loss| loss.direction == self.direction && loss.place == point)
             .map(|loss| loss.packets)
             .sum()
     }
@@ -656,7 +657,7 @@ impl<'a> DirectionView<'a> {
     #[must_use]
     pub fn sender_socket_drops(&self) -> u64 {
         match self.unroutable() {
-            0 => self.lost_at("sender-socket"),
+            0 => self.lost_at(LossPoint::SenderSocket),
             _ => 0,
         }
     }
@@ -671,8 +672,8 @@ impl<'a> DirectionView<'a> {
 
     /// Returns the share of the datagrams lost at a place.
     #[must_use]
-    pub fn lost_share(&self, location: &str) -> f64 {
-        self.lost_at(location) as f64 / self.packets_sent()
+    pub fn lost_share(&self, point: LossPoint) -> f64 {
+        self.lost_at(point) as f64 / self.packets_sent()
     }
 
     /// Returns the approximate number of packets that crossed the path in this direction.

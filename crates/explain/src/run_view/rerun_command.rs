@@ -85,7 +85,7 @@ impl RunView<'_> {
         let mut command = self.command_with("");
         command.remove_option("reopen");
         if command.has_option("connect") {
-            // Only `throughput_directions` counts connections; without `--connect` it would send a stream.
+            // Only `throughput` counts connections; without `--connect` it would send a stream.
             // `latency` has no option for the threads that share the flows.
             command.remove_option("connect");
             command.remove_option("threads");

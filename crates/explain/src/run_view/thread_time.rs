@@ -8,8 +8,8 @@ const SPINNING_CALLS_PER_SLEEP: u64 = 16;
 /// Smallest share of a thread's time that must remain for a statement about it.
 const MIN_REMAINING_SHARE: f64 = 0.1;
 
-/// Largest share of idle time, and smallest share of work, of saturated threads: the rest is waiting
-/// for a core.
+/// Largest share of idle time, and smallest share of work, of saturated threads: the rest is
+/// waiting for a core.
 pub(crate) const MAX_SATURATED_IDLE_SHARE: f64 = 0.15;
 pub(crate) const MIN_SATURATED_WORK_SHARE: f64 = 0.5;
 

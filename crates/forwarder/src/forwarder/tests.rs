@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use linerate_port::{PortError, TxQueue};
 use linerate_record::forward::IdleStrategy;
+use linerate_record::ids::CaveatId;
 use linerate_sys::frames::burst::Burst;
 
 use crate::{ForwardSettings, Forwarder, FrameMemoryRequest, RunTimes, record, run};
@@ -65,7 +66,9 @@ fn a_panicked_thread_ends_the_run() {
         let plan = record.plan.forward.as_ref().unwrap();
         assert_eq!((plan.cores, record.plan.streams), (cores, 2));
         let mut caveats = record.validity.iter();
-        let caveat = caveats.find(|caveat| caveat.id == "port-stopped").unwrap();
+        let caveat = caveats
+            .find(|caveat| caveat.id == CaveatId::PortStopped)
+            .unwrap();
         assert!(
             caveat.reason.contains("bug in this program"),
             "{}",

@@ -9,8 +9,7 @@ use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
 use super::mac::address_bytes;
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 
 /// Corrects checksums.
 pub struct Csum {
@@ -53,7 +52,7 @@ impl ForwardMode for Csum {
     type Plan = NoOptions;
     const ABOUT: &'static str = "like mac, and recomputes IP, TCP and UDP checksums in software";
 
-    fn new(_: &NoOptions, facts: &StreamFacts, _: &ForwardSettings) -> Self {
+    fn new(_: &NoOptions, facts: &StreamFacts, _: &ModeSettings) -> Self {
         Self {
             addresses: address_bytes(facts.address, facts.peer),
             bad_ip: 0,

@@ -7,8 +7,7 @@ use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
 use super::mac_swap;
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 
 /// Swaps addresses and ports.
 pub struct FiveTupleSwap;
@@ -64,7 +63,7 @@ impl ForwardMode for FiveTupleSwap {
     type Plan = NoOptions;
     const ABOUT: &'static str = "swaps Ethernet addresses, IP addresses and ports";
 
-    fn new(_: &NoOptions, _: &StreamFacts, _: &ForwardSettings) -> Self {
+    fn new(_: &NoOptions, _: &StreamFacts, _: &ModeSettings) -> Self {
         Self
     }
 

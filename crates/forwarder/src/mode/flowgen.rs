@@ -5,8 +5,7 @@ use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 
 /// Source of flows and sink of frames.
 pub struct FlowGen {
@@ -22,7 +21,7 @@ impl ForwardMode for FlowGen {
     const MAKES_FRAMES: bool = true;
     const ABOUT: &'static str = "source of --flowgen-flows flows (by destination address) with --flowgen-clones copies of each frame, and sink";
 
-    fn new(_: &NoOptions, facts: &StreamFacts, settings: &ForwardSettings) -> Self {
+    fn new(_: &NoOptions, facts: &StreamFacts, settings: &ModeSettings) -> Self {
         let mut spec = settings.frame.clone();
         spec.bytes = spec.bytes.min(facts.frame_bytes);
         Self {

@@ -3,14 +3,14 @@
 use std::ops::Range;
 
 use linerate_packet::checksum;
-use linerate_packet::frame::{MacAddress, ipv4_header, network_header};
+use linerate_packet::frame::{ipv4_header, network_header};
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
 use super::mac_swap;
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 
 /// Sends replies on the port that received the request.
 pub struct IcmpEcho {
@@ -86,7 +86,7 @@ impl ForwardMode for IcmpEcho {
     const ABOUT: &'static str = "replies to ARP and ping on the receiving port, drops the rest";
     const REPLIES_ON_RX_PORT: bool = true;
 
-    fn new(_: &NoOptions, facts: &StreamFacts, _: &ForwardSettings) -> Self {
+    fn new(_: &NoOptions, facts: &StreamFacts, _: &ModeSettings) -> Self {
         Self {
             address: facts.address,
         }

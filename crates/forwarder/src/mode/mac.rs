@@ -1,12 +1,11 @@
 //! `mac`: sets the Ethernet addresses of each frame, as a router does.
 
-use linerate_packet::frame::MacAddress;
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 
 /// Sets Ethernet addresses.
 pub struct MacForward {
@@ -27,7 +26,7 @@ impl ForwardMode for MacForward {
     const ABOUT: &'static str =
         "sets source to the sending port's address, destination to its peer's";
 
-    fn new(_: &NoOptions, facts: &StreamFacts, _: &ForwardSettings) -> Self {
+    fn new(_: &NoOptions, facts: &StreamFacts, _: &ModeSettings) -> Self {
         Self {
             addresses: address_bytes(facts.address, facts.peer),
         }

@@ -4,8 +4,7 @@ use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 
 /// Swaps Ethernet addresses.
 pub struct MacSwap;
@@ -29,7 +28,7 @@ impl ForwardMode for MacSwap {
     type Plan = NoOptions;
     const ABOUT: &'static str = "swaps source and destination Ethernet address";
 
-    fn new(_: &NoOptions, _: &StreamFacts, _: &ForwardSettings) -> Self {
+    fn new(_: &NoOptions, _: &StreamFacts, _: &ModeSettings) -> Self {
         Self
     }
 

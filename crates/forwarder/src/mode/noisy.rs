@@ -11,9 +11,8 @@ use linerate_sys::frames::frame::Frame;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
-use crate::settings::ForwardSettings;
 use crate::stream::{
-    ForwardMode, FromOptions, FwdStream, HELD_AT_STOP, StreamFacts, parse_options,
+    ForwardMode, FromOptions, FwdStream, HELD_AT_STOP, ModeSettings, StreamFacts, parse_options,
 };
 
 /// Cost of each frame.
@@ -134,7 +133,7 @@ impl ForwardMode for Noisy {
     type Plan = NoisyPlan;
     const ABOUT: &'static str = "like io, but delays each frame and accesses memory for it";
 
-    fn new(plan: &NoisyPlan, facts: &StreamFacts, settings: &ForwardSettings) -> Self {
+    fn new(plan: &NoisyPlan, facts: &StreamFacts, settings: &ModeSettings) -> Self {
         let table_words = usize::try_from(plan.memory_bytes / 8).unwrap_or(1).max(1);
         let mut random =
             fastrand::Rng::with_seed(settings.seed.wrapping_add(u64::from(facts.number)));

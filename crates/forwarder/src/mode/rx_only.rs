@@ -4,8 +4,7 @@ use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 
 /// Sink of frames.
 pub struct RxOnly;
@@ -14,7 +13,7 @@ impl ForwardMode for RxOnly {
     type Plan = NoOptions;
     const ABOUT: &'static str = "sink: receives, counts and frees frames";
 
-    fn new(_: &NoOptions, _: &StreamFacts, _: &ForwardSettings) -> Self {
+    fn new(_: &NoOptions, _: &StreamFacts, _: &ModeSettings) -> Self {
         Self
     }
 

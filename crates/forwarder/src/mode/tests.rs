@@ -1,16 +1,14 @@
 //! Tests of each mode over rings, with frames written by hand.
 
-use linerate_packet::frame::{
-    FlowAddress, FlowFrames, FrameSpec, MacAddress, is_ipv4_checksum_right,
-};
+use linerate_packet::frame::{FlowAddress, FlowFrames, FrameSpec, is_ipv4_checksum_right};
+use linerate_packet::mac_address::MacAddress;
 use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue, open};
-use linerate_sys::frames::burst::Burst;
+use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
 use linerate_sys::frames::frame_pool::FramePool;
 
 use super::*;
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, HELD_AT_STOP, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, HELD_AT_STOP, ModeSettings, NoOptions, StreamFacts};
 
 const PORT_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 9]);
 const PEER_MAC: MacAddress = MacAddress([2, 0, 0, 0, 0, 7]);
@@ -26,7 +24,7 @@ struct ModeBench<M> {
 }
 
 impl<M: ForwardMode> ModeBench<M> {
-    fn new(plan: &M::Plan, settings: &ForwardSettings) -> Self {
+    fn new(plan: &M::Plan, settings: &ModeSettings) -> Self {
         let memory = FrameRegion::new(MemoryPlan::default()).unwrap();
         let port = |url: &str| {
             let url: PortUrl = url.parse().unwrap();
@@ -47,13 +45,7 @@ impl<M: ForwardMode> ModeBench<M> {
         };
         Self {
             mode: M::new(plan, &facts, settings),
-            stream: FwdStream::new(
-                rx_port.receive,
-                tx_port.transmit,
-                settings.burst,
-                None,
-                facts,
-            ),
+            stream: FwdStream::new(rx_port.receive, tx_port.transmit, BURST_FRAMES, None, facts),
             pool: memory.pool(),
             memory,
             source,
@@ -101,7 +93,7 @@ impl<M: ForwardMode> ModeBench<M> {
 }
 
 fn forwarded_by<M: ForwardMode<Plan = NoOptions>>(frame: &[u8]) -> Vec<Vec<u8>> {
-    let mut bench = ModeBench::<M>::new(&NoOptions, &ForwardSettings::default());
+    let mut bench = ModeBench::<M>::new(&NoOptions, &ModeSettings::default());
     let out = bench.pass(&[frame.to_vec()]);
     bench.assert_none_lost();
     out
@@ -233,7 +225,7 @@ fn a_five_tuple_swap_is_its_own_inverse_and_keeps_checksums() {
 
 #[test]
 fn rxonly_frees() {
-    let mut bench = ModeBench::<rx_only::RxOnly>::new(&NoOptions, &ForwardSettings::default());
+    let mut bench = ModeBench::<rx_only::RxOnly>::new(&NoOptions, &ModeSettings::default());
     assert!(bench.pass(&vec![udp(); 32]).is_empty());
     assert_eq!(bench.stream.consumed, 32);
     bench.assert_none_lost();
@@ -241,14 +233,14 @@ fn rxonly_frees() {
 
 #[test]
 fn txonly_and_flowgen_send_right_frames() {
-    let settings = ForwardSettings {
+    let settings = ModeSettings {
         transmit_flows: 3,
         generated_flows: 5,
         frame: FrameSpec {
             bytes: 100,
             ..FrameSpec::default()
         },
-        ..ForwardSettings::default()
+        ..ModeSettings::default()
     };
     let mut bench = ModeBench::<tx_only::TxOnly>::new(&NoOptions, &settings);
     assert_eq!(bench.step(), 32);
@@ -298,7 +290,7 @@ fn txonly_and_flowgen_send_right_frames() {
     bench.assert_none_lost();
 
     // Each frame with two copies after it, across the ends of bursts.
-    let settings = ForwardSettings {
+    let settings = ModeSettings {
         flow_clones: 2,
         ..settings
     };
@@ -331,7 +323,7 @@ fn check_frames(frames: &[Vec<u8>]) -> impl Iterator<Item = &Vec<u8>> {
 
 #[test]
 fn a_source_keeps_what_a_full_ring_refuses() {
-    let mut bench = ModeBench::<tx_only::TxOnly>::new(&NoOptions, &ForwardSettings::default());
+    let mut bench = ModeBench::<tx_only::TxOnly>::new(&NoOptions, &ModeSettings::default());
     while bench.step() > 0 {}
     let mut total = 0;
     loop {
@@ -346,7 +338,7 @@ fn a_source_keeps_what_a_full_ring_refuses() {
 
 #[test]
 fn requests_get_replies_and_the_rest_is_freed() {
-    let mut bench = ModeBench::<icmp_echo::IcmpEcho>::new(&NoOptions, &ForwardSettings::default());
+    let mut bench = ModeBench::<icmp_echo::IcmpEcho>::new(&NoOptions, &ModeSettings::default());
     let mut fragment = bytes(PING);
     fragment[20] = 0x20;
     let out = bench.pass(&[bytes(PING), udp(), bytes(ARP), bytes(PONG), fragment]);
@@ -379,7 +371,7 @@ fn requests_get_replies_and_the_rest_is_freed() {
 #[test]
 fn checksums_are_summed_anew_and_wrong_ones_counted() {
     let right = udp();
-    let mut bench = ModeBench::<csum::Csum>::new(&NoOptions, &ForwardSettings::default());
+    let mut bench = ModeBench::<csum::Csum>::new(&NoOptions, &ModeSettings::default());
     let mut frames = vec![right.clone(); 5];
     frames[1][24] ^= 1;
     frames[2][41] ^= 1;
@@ -423,7 +415,7 @@ fn checksums_behind_tags_and_of_version_6_are_summed_anew() {
         ),
         (v6, None, 64),
     ] {
-        let mut bench = ModeBench::<csum::Csum>::new(&NoOptions, &ForwardSettings::default());
+        let mut bench = ModeBench::<csum::Csum>::new(&NoOptions, &ModeSettings::default());
         let mut frames = vec![right.clone(); 4];
         if let Some(ip) = ip {
             frames[1][ip] ^= 1;
@@ -446,7 +438,7 @@ fn checksums_behind_tags_and_of_version_6_are_summed_anew() {
 fn noisy_frames_wait_and_come_in_order() {
     let plan: noisy::NoisyPlan =
         crate::stream::FromOptions::from_options("delay=2ms,memory=4K,writes=1").unwrap();
-    let mut bench = ModeBench::<noisy::Noisy>::new(&plan, &ForwardSettings::default());
+    let mut bench = ModeBench::<noisy::Noisy>::new(&plan, &ModeSettings::default());
     let frames: Vec<_> = (0..20u8).map(|number| vec![number; 60]).collect();
     let before = linerate_sys::clock::now();
     assert!(bench.pass(&frames).is_empty());
@@ -466,7 +458,7 @@ fn noisy_frames_wait_and_come_in_order() {
 fn a_link_delays_copies_and_garbles_in_its_own_time() {
     let plan =
         crate::stream::FromOptions::from_options("delay=2ms,duplicate=100%,corrupt=100%").unwrap();
-    let mut bench = ModeBench::<link::Link>::new(&plan, &ForwardSettings::default());
+    let mut bench = ModeBench::<link::Link>::new(&plan, &ModeSettings::default());
     let frame = vec![0; 60];
     assert!(bench.pass(std::slice::from_ref(&frame)).is_empty());
     std::thread::sleep(std::time::Duration::from_millis(3));
@@ -486,7 +478,7 @@ fn a_link_delays_copies_and_garbles_in_its_own_time() {
 #[test]
 fn link_with_full_loss_frees_all() {
     let plan = crate::stream::FromOptions::from_options("loss=100%").unwrap();
-    let mut bench = ModeBench::<link::Link>::new(&plan, &ForwardSettings::default());
+    let mut bench = ModeBench::<link::Link>::new(&plan, &ModeSettings::default());
     assert!(bench.pass(&vec![udp(); 32]).is_empty());
     assert_eq!(
         (bench.stream.consumed, bench.mode.counts()["lost"]),
@@ -500,7 +492,7 @@ fn link_with_full_loss_frees_all() {
 fn held_frames_are_counted_at_the_stop() {
     fn held_count<M: ForwardMode>(options: &str) -> u64 {
         let plan = crate::stream::FromOptions::from_options(options).unwrap();
-        let mut bench = ModeBench::<M>::new(&plan, &ForwardSettings::default());
+        let mut bench = ModeBench::<M>::new(&plan, &ModeSettings::default());
         assert!(bench.pass(&vec![udp(); 32]).is_empty());
         assert!(!bench.mode.counts().contains_key(HELD_AT_STOP));
         bench.mode.release_held(&mut bench.pool);
@@ -518,7 +510,7 @@ fn held_frames_are_counted_at_the_stop() {
 #[test]
 fn copies_that_were_not_made_are_not_counted() {
     let plan = crate::stream::FromOptions::from_options("delay=1h,duplicate=100%").unwrap();
-    let mut bench = ModeBench::<link::Link>::new(&plan, &ForwardSettings::default());
+    let mut bench = ModeBench::<link::Link>::new(&plan, &ModeSettings::default());
     let mut allocated: Vec<_> = std::iter::from_fn(|| bench.pool.allocate()).collect();
     for _ in 0..10 {
         bench.pool.free(allocated.pop().unwrap());

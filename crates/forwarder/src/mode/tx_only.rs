@@ -7,8 +7,7 @@ use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts};
 
 /// Source of frames.
 ///
@@ -69,7 +68,7 @@ impl ForwardMode for TxOnly {
     const MAKES_FRAMES: bool = true;
     const ABOUT: &'static str = "source: sends frames of --txpkts bytes in --txonly-flows flows; waits while the ring is full";
 
-    fn new(_: &NoOptions, facts: &StreamFacts, settings: &ForwardSettings) -> Self {
+    fn new(_: &NoOptions, facts: &StreamFacts, settings: &ModeSettings) -> Self {
         let mut spec = settings.frame.clone();
         spec.bytes = spec.bytes.min(facts.frame_bytes);
         Self {

@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use linerate_packet::frame::{ETHERNET_HEADER_BYTES, MacAddress, ipv4_header};
+use linerate_packet::frame::{ETHERNET_HEADER_BYTES, ipv4_header};
+use linerate_packet::mac_address::MacAddress;
 
 /// Length of an IPv6 header (RFC 8200).
 const IPV6_HEADER_BYTES: usize = 40;

@@ -33,8 +33,8 @@ pub enum BurstSearchStep {
 const FIRST_BURST_FRAMES: u64 = 32;
 
 impl BurstSearch {
-    /// Starts a search up to `max_frames` frames, down to bounds within `resolution` (a fraction of the
-    /// result).
+    /// Starts a search up to `max_frames` frames, down to bounds within `resolution` (a fraction of
+    /// the result).
     #[must_use]
     pub fn new(max_frames: u64, resolution: f64) -> Self {
         Self {

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use linerate_record::capacity::{CapacityTrial, SizeCapacity, Throughput};
+use linerate_record::ids::{CaveatId, SearchEnd};
 use linerate_record::record::Caveat;
 use linerate_stats::units::{format_count, format_nanos, format_per_second, format_share};
 
@@ -68,7 +69,7 @@ fn contradicted(sizes: &[SizeCapacity]) -> Option<Caveat> {
     });
     let sentence = worst(candidates.collect())?;
     Some(Caveat::new(
-        "contradicted",
+        CaveatId::Contradicted,
         format!(
             "{sentence}: results vary from trial to trial, because of the device or of this host; use longer trials (--trial)"
         ),
@@ -116,7 +117,7 @@ fn disturbed(sizes: &[SizeCapacity], trial_s: f64) -> Option<Caveat> {
         });
     let sentence = worst(candidates.collect())?;
     Some(Caveat::new(
-        "trials-disturbed",
+        CaveatId::TrialsDisturbed,
         format!(
             "{sentence}, because linerate was late or stalled: the device may forward more; use an idle host, dedicated \
              CPUs (--cpu), or a loss goal above 0 (--loss 0,0.1%)"
@@ -210,7 +211,7 @@ fn lossy(sizes: &[SizeCapacity], trial_s: f64) -> Option<Caveat> {
             .collect(),
     )?;
     Some(Caveat::new(
-        "loss-at-any-rate",
+        CaveatId::LossAtAnyRate,
         format!(
             "{sentence}: frames are lost at random at any rate, so the result depends on chance; allow that loss \
              (--loss 0,{allowed})"
@@ -246,7 +247,7 @@ fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Caveat
             required_s = required_s.max(needed_s);
         }
         let frames = fps * trial_s;
-        if goal.stopped_by == "resolution" && frames * resolution < 1.0 {
+        if goal.stopped_by == SearchEnd::Resolution && frames * resolution < 1.0 {
             let needed_s = 1.0 / (fps * resolution);
             too_few.push(CaveatCandidate {
                 size: &size.size,
@@ -276,7 +277,7 @@ fn short(sizes: &[SizeCapacity], resolution: f64, trial_s: f64) -> Option<Caveat
     }
     (!sentences.is_empty()).then(|| {
         Caveat::new(
-            "short-trials",
+            CaveatId::ShortTrials,
             format!(
                 "{}; use longer trials: --trial {:.0}s",
                 sentences.join("; "),
@@ -318,7 +319,7 @@ mod tests {
             trials: vec![trial],
             ..SizeCapacity::default()
         };
-        lossy(&[size], 5.0).map(|doubt| doubt.reason)
+        lossy(&[size], 5.0).map(|caveat| caveat.reason)
     }
 
     /// A caveat that applies to several goals and sizes is reported once, for the worst of them.
@@ -331,7 +332,7 @@ mod tests {
             contradicted_fps: Some(500.0),
             contradicted_loss: Some(loss),
             short_trial_surplus_frames: Some(fps),
-            stopped_by: "resolution".to_owned(),
+            stopped_by: SearchEnd::Resolution.into(),
             ..Throughput::default()
         };
         let size = |size: &str, fps, loss| SizeCapacity {
@@ -345,18 +346,18 @@ mod tests {
             size("512", 1000.0, 0.2),
         ];
         let caveats = suite_caveats(&sizes, 0.005, 2.0);
-        for name in ["contradicted", "short-trials"] {
-            let same_kind: Vec<_> = caveats.iter().filter(|doubt| doubt.id == name).collect();
+        for id in [CaveatId::Contradicted, CaveatId::ShortTrials] {
+            let same_kind: Vec<_> = caveats.iter().filter(|caveat| caveat.id == id).collect();
             assert_eq!(same_kind.len(), 1, "{caveats:?}");
         }
-        let why = |name| {
+        let why = |id: CaveatId| {
             &caveats
                 .iter()
-                .find(|doubt| doubt.id == name)
+                .find(|caveat| caveat.id == id)
                 .unwrap()
                 .reason
         };
-        let contradicted = why("contradicted");
+        let contradicted = why(CaveatId::Contradicted);
         assert!(
             contradicted.starts_with(
                 "1.00 k/s at frame size 64 passed in the search, but a later trial lost 25.0 % at 500 /s (also at sizes \
@@ -364,7 +365,7 @@ mod tests {
             ),
             "{contradicted}"
         );
-        let short = why("short-trials");
+        let short = why(CaveatId::ShortTrials);
         assert_eq!(short.matches("shorter trials passed").count(), 1, "{short}");
         assert!(short.contains("(also at sizes"), "{short}");
     }

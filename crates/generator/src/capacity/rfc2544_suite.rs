@@ -7,6 +7,7 @@ use linerate_record::capacity::{
     CapacityTrial, DelayPoint, FrameLossPoint, SizeCapacity, Throughput,
 };
 use linerate_record::generate::{WIRE_OVERHEAD_BYTES, line_rate_fps};
+use linerate_record::ids::SearchEnd;
 use linerate_stats::histogram::Quantiles;
 
 use super::burst_search::{BurstSearch, BurstSearchStep};
@@ -252,7 +253,8 @@ impl Rfc2544Suite {
             .map_or(0.0, |result| result.max_tried_fps)
     }
 
-    /// Starts a throughput search with a known highest load, after `trials_done` trials that found it.
+    /// Starts a throughput search with a known highest load, after `trials_done` trials that found
+    /// it.
     fn throughput_phase(&self, max_load: f64, trials_done: u32) -> SuitePhase {
         SuitePhase::Throughput(MultiGoalSearch::new(multi_goal_search::MultiGoalOptions {
             loss_goals: self.options.loss_goals.clone(),
@@ -531,7 +533,7 @@ impl Rfc2544Suite {
             let unsent = goals.map(|&goal| Throughput {
                 name: goal_name(goal).to_owned(),
                 loss_goal: goal,
-                stopped_by: "nothing-sent".to_owned(),
+                stopped_by: SearchEnd::NothingSent.into(),
                 ..Throughput::default()
             });
             self.current_result().throughput = unsent.collect();
@@ -581,15 +583,15 @@ impl Rfc2544Suite {
                     .upper_intended
                     .filter(|&intended| failed != Some(intended)),
                 stopped_by: match results.end {
-                    _ if interrupted => "interrupted",
-                    GoalSearchEnd::Resolution => "resolution",
-                    GoalSearchEnd::MaxLoad if is_generator_limited => "generator",
-                    GoalSearchEnd::MaxLoad => "line",
-                    GoalSearchEnd::Generator => "generator",
-                    GoalSearchEnd::Floor => "floor",
-                    GoalSearchEnd::Trials => "trials",
+                    _ if interrupted => SearchEnd::Interrupted,
+                    GoalSearchEnd::Resolution => SearchEnd::Resolution,
+                    GoalSearchEnd::MaxLoad if is_generator_limited => SearchEnd::Generator,
+                    GoalSearchEnd::MaxLoad => SearchEnd::Line,
+                    GoalSearchEnd::Generator => SearchEnd::Generator,
+                    GoalSearchEnd::Floor => SearchEnd::Floor,
+                    GoalSearchEnd::Trials => SearchEnd::Trials,
                 }
-                .to_owned(),
+                .into(),
                 contradicted_fps: None,
                 contradicted_loss: None,
                 disturbed: results.disturbed,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use linerate_port::FrameRunError;
 use linerate_record::capacity::{CapacityTrial, SizeCapacity};
 use linerate_record::generate::{IntendedLoad, TemplatePlan};
+use linerate_record::ids::CaveatId;
 use linerate_record::record::{Caveat, Record};
 use linerate_sys::clock;
 
@@ -150,7 +151,7 @@ pub fn run(
             .any(|finished| finished.forwarding_fps > 0.0)
     };
     if results.sizes.iter().all(arrives) {
-        (results.caveats).retain(|doubt| doubt.id != "nothing-arrived");
+        (results.caveats).retain(|caveat| caveat.id != CaveatId::NothingArrived);
     }
     (results.caveats).extend(suite_caveats(&results.sizes, resolution, trial_s));
     Ok(results)
@@ -239,10 +240,10 @@ fn keep_caveats(
     test: SuiteTest,
 ) {
     for caveat in caveats(settings, generated) {
-        let left_to_search = match &*caveat.id {
-            "tool-limit" => true,
+        let left_to_search = match caveat.id.known() {
+            Some(CaveatId::ToolLimit) => true,
             // The cause of a load that was not offered is still reported.
-            "core-disturbed" | "sender-stalled" => generated.is_load_met(),
+            Some(CaveatId::CoreDisturbed | CaveatId::SenderStalled) => generated.is_load_met(),
             _ => false,
         };
         if test == SuiteTest::Throughput && left_to_search {

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use linerate_record::capacity::{SizeCapacity, Throughput};
 use linerate_record::generate::{WIRE_OVERHEAD_BYTES, line_rate_fps};
+use linerate_record::ids::{CaveatId, SearchEnd, StoredId};
 use linerate_stats::histogram::Histogram;
 use linerate_workload::pacer::Pacer;
 
@@ -197,7 +198,7 @@ fn run_suite(
     host: SimulatedHost,
     options: SuiteOptions,
     seed: u64,
-) -> (SizeCapacity, Vec<String>) {
+) -> (SizeCapacity, Vec<StoredId<CaveatId>>) {
     let mut random = fastrand::Rng::with_seed(seed);
     let (resolution, trial_s) = (options.resolution, options.trial_s);
     let mut suite = Rfc2544Suite::new(options);
@@ -208,9 +209,9 @@ fn run_suite(
         assert!(trials_done < 500, "it does not end");
     }
     let results = suite.results().to_vec();
-    let doubts = suite_caveats(&results, resolution, trial_s);
-    let doubts = doubts.into_iter().map(|doubt| doubt.id).collect();
-    (results.into_iter().next().unwrap(), doubts)
+    let caveats = suite_caveats(&results, resolution, trial_s);
+    let caveats = caveats.into_iter().map(|caveat| caveat.id).collect();
+    (results.into_iter().next().unwrap(), caveats)
 }
 
 fn is_close(throughput: &Throughput, rate: f64) -> bool {
@@ -239,15 +240,15 @@ fn a_queue_is_no_capacity() {
                     delay_s,
                     ..DEVICE
                 };
-                let (size, doubts) = run_suite(device, CALM, options(trial_s), 1);
+                let (size, caveats) = run_suite(device, CALM, options(trial_s), 1);
                 let throughput = &size.throughput[0];
                 let details = format!(
-                    "{queue_frames} frames, {trial_s} s, {delay_s} s: {throughput:?} {doubts:?}"
+                    "{queue_frames} frames, {trial_s} s, {delay_s} s: {throughput:?} {caveats:?}"
                 );
                 assert!(is_close(throughput, device.rate_fps), "{details}");
-                assert_eq!(throughput.stopped_by, "resolution", "{details}");
+                assert_eq!(throughput.stopped_by, SearchEnd::Resolution, "{details}");
                 // A trial of 0.5 s has 1,175 frames: enough for the resolution.
-                assert!(doubts.is_empty(), "{details}");
+                assert!(caveats.is_empty(), "{details}");
             }
         }
     }
@@ -262,12 +263,12 @@ fn rate_limiter_burst_is_reported() {
         ..DEVICE
     };
     for (trial_s, expect_report) in [(1.0, true), (5.0, true), (300.0, false)] {
-        let (size, doubts) = run_suite(device, CALM, options(trial_s), 1);
+        let (size, caveats) = run_suite(device, CALM, options(trial_s), 1);
         let throughput = &size.throughput[0];
-        let is_reported = doubts.contains(&"short-trials".to_owned());
+        let is_reported = caveats.contains(&CaveatId::ShortTrials.into());
         assert_eq!(
             is_reported, expect_report,
-            "{trial_s} s: {throughput:?} {doubts:?}"
+            "{trial_s} s: {throughput:?} {caveats:?}"
         );
         assert!(
             expect_report || is_close(throughput, device.rate_fps),
@@ -289,7 +290,7 @@ fn loss_at_any_rate_is_reported_and_is_no_buffer() {
         };
         let mut wish = options(5.0);
         wish.loss_goals = vec![0.0, 0.002];
-        let (size, doubts) = run_suite(device, CALM, wish, seed);
+        let (size, caveats) = run_suite(device, CALM, wish, seed);
         let [goal_zero, goal_above] = &size.throughput[..] else {
             panic!("{size:?}")
         };
@@ -300,7 +301,7 @@ fn loss_at_any_rate_is_reported_and_is_no_buffer() {
                 "{seed}: {throughput:?}"
             );
         }
-        let is_reported = doubts.contains(&"loss-at-any-rate".to_owned());
+        let is_reported = caveats.contains(&CaveatId::LossAtAnyRate.into());
         // A goal that allows the loss finds the capacity, although trials at low rates lost more of
         // their few frames.
         let fps = goal_above.fps.unwrap();
@@ -332,11 +333,13 @@ fn losses_of_this_host_are_not_the_devices() {
                         queue_frames,
                         ..DEVICE
                     };
-                    let (size, doubts) = run_suite(device, host, options(2.0), 7);
+                    let (size, caveats) = run_suite(device, host, options(2.0), 7);
                     let throughput = &size.throughput[0];
                     let is_found = is_close(throughput, device.rate_fps);
                     assert!(
-                        is_found || !doubts.is_empty() || throughput.stopped_by == "generator",
+                        is_found
+                            || !caveats.is_empty()
+                            || throughput.stopped_by == SearchEnd::Generator,
                         "{host:?} {device:?}: {throughput:?}"
                     );
                     found += u32::from(is_found);

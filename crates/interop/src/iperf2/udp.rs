@@ -6,7 +6,7 @@ use linerate_protocol::control::FlowTotal;
 use linerate_protocol::iperf2::{Iperf2ClientAction, Iperf2Direction, Iperf2UdpClient, datagram};
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::plan::Direction;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
@@ -45,7 +45,7 @@ struct Iperf2ClientFlow {
 pub fn open_udp(
     context: &SetupContext<'_>,
     legacy: bool,
-) -> Result<Box<dyn ClientProtocol>, MeasureError> {
+) -> Result<Box<dyn ClientProtocol>, SessionError> {
     let settings = settings(context.plan, legacy);
     let directions = settings.direction;
     let bytes = usize::try_from(context.plan.payload_bytes).unwrap_or(usize::MAX);
@@ -105,7 +105,7 @@ fn framing(template: &[u8]) -> Framing {
 
 impl Iperf2ClientFlow {
     /// Requests payload until some has arrived.
-    fn request_payload(&mut self, context: &SetupContext<'_>) -> Result<(), MeasureError> {
+    fn request_payload(&mut self, context: &SetupContext<'_>) -> Result<(), SessionError> {
         loop {
             let now = clock::now();
             match self.machine.next_action(now) {
@@ -165,7 +165,7 @@ impl ClientProtocol for Iperf2UdpDriver {
         std::mem::take(&mut self.new_flows)
     }
 
-    fn poll(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    fn poll(&mut self, now: Nanos) -> Result<(), SessionError> {
         if !self.ending || self.finished {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use linerate_protocol::iperf3::{
     CpuPercent, FlowResult, Iperf3Flow, Iperf3Results, Iperf3Transport,
 };
 use linerate_record::plan::Direction;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 
 use super::super::setup_context::protocol_error;
@@ -34,7 +34,7 @@ impl Iperf3Driver {
     }
 
     /// Sends the end message once everything has arrived.
-    pub(super) fn finish_when_arrived(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    pub(super) fn finish_when_arrived(&mut self, now: Nanos) -> Result<(), SessionError> {
         let Some(limit) = self.finish_by_ns.filter(|_| !self.finished) else {
             return Ok(());
         };

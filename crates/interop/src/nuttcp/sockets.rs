@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use linerate_protocol::nuttcp::{CONNECT_DELAY_NS, DATA_PORT};
 use linerate_record::plan::Direction;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 
 use super::super::flow_socket::FlowSocket;
@@ -15,7 +15,7 @@ use super::super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, connect_error,
 use super::NuttcpDriver;
 
 /// Opens a socket that the server can reach.
-pub fn open_listener(context: &SetupContext<'_>) -> Result<FlowSocket, MeasureError> {
+pub fn open_listener(context: &SetupContext<'_>) -> Result<FlowSocket, SessionError> {
     let port = context.plan.source_port.unwrap_or(0);
     let listener = context.open_listener(Direction::Receive, port);
     listener.map_err(|error| connect_error(context.remote, error))
@@ -26,7 +26,7 @@ pub fn accept_server(
     context: &SetupContext<'_>,
     driver: &mut NuttcpDriver,
     listener: &FlowSocket,
-) -> Result<FlowSocket, MeasureError> {
+) -> Result<FlowSocket, SessionError> {
     let until = clock::now() + SETUP_TIMEOUT_NS;
     while clock::now() < until {
         driver.poll_control()?;
@@ -38,7 +38,7 @@ pub fn accept_server(
             Ok((socket, from)) if is_server(context, from) => return Ok(socket),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(MeasureError::system("nuttcp's data", error)),
+            Err(error) => return Err(SessionError::system("nuttcp's data", error)),
         }
     }
     Err(no_data_error(context))
@@ -54,8 +54,8 @@ pub fn receive_first_datagram(
     context: &SetupContext<'_>,
     driver: &mut NuttcpDriver,
     listener: FlowSocket,
-) -> Result<FlowSocket, MeasureError> {
-    let system = |error| MeasureError::system("nuttcp's data", error);
+) -> Result<FlowSocket, SessionError> {
+    let system = |error| SessionError::system("nuttcp's data", error);
     let until = clock::now() + SETUP_TIMEOUT_NS;
     let mut buffer = [0; 16];
     while clock::now() < until {
@@ -73,7 +73,7 @@ pub fn receive_first_datagram(
     Err(no_data_error(context))
 }
 
-fn no_data_error(context: &SetupContext<'_>) -> MeasureError {
+fn no_data_error(context: &SetupContext<'_>) -> SessionError {
     protocol_error(
         context.remote,
         "the server agreed to send, but nothing was received: it connects to a port of this host, which firewalls \
@@ -86,7 +86,7 @@ pub fn connect_data(
     context: &SetupContext<'_>,
     driver: &mut NuttcpDriver,
     tcp: bool,
-) -> Result<FlowSocket, MeasureError> {
+) -> Result<FlowSocket, SessionError> {
     let start_ns = clock::now();
     while tcp && clock::now() < start_ns + CONNECT_DELAY_NS {
         driver.poll_control()?;
@@ -94,11 +94,11 @@ pub fn connect_data(
     }
     loop {
         match context.connect_flow(1, Direction::Send, DATA_PORT) {
-            Err(MeasureError::ConnectionRefused { .. })
+            Err(SessionError::ConnectionRefused { .. })
                 if clock::now() < start_ns + SETUP_TIMEOUT_NS =>
             {
                 if context.stop.load(Relaxed) {
-                    return Err(MeasureError::Interrupted);
+                    return Err(SessionError::Interrupted);
                 }
                 driver.poll_control()?;
                 std::thread::sleep(Duration::from_millis(20));

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use crate::frame::MacAddress;
+use crate::mac_address::MacAddress;
 
 /// Length of an Ethernet address.
 pub const MAC_BYTES: usize = 6;

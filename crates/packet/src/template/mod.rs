@@ -176,11 +176,13 @@ impl Template {
         Self { tag: None, ..self }
     }
 
+    #[inline]
     #[must_use]
     pub fn flows(&self) -> u32 {
         self.flows
     }
 
+    #[inline]
     #[must_use]
     pub fn sizes(&self) -> &FrameSizes {
         &self.sizes

@@ -31,8 +31,8 @@ impl FrameSizes {
         }
     }
 
-    /// Returns `imix` with at least `min_bytes` bytes per frame, in the form that [`FrameSizes::parse`]
-    /// parses.
+    /// Returns `imix` with at least `min_bytes` bytes per frame, in the form that
+    /// [`FrameSizes::parse`] parses.
     #[must_use]
     pub fn imix_with_min(min_bytes: u16) -> String {
         let part = |&(size, weight): &(u16, u32)| format!("{}:{weight}", size.max(min_bytes));
@@ -40,7 +40,8 @@ impl FrameSizes {
         parts.join(",")
     }
 
-    /// Parses lengths with FCS: `64`, `64,512`, `64-1518+2`, `redraw:64-1518`, `imix`, `64:7,594:4`.
+    /// Parses lengths with FCS: `64`, `64,512`, `64-1518+2`, `redraw:64-1518`, `imix`,
+    /// `64:7,594:4`.
     ///
     /// # Errors
     /// [`TemplateError::BadValue`].
@@ -99,6 +100,7 @@ impl FrameSizes {
     }
 
     /// Returns the lengths without FCS in their order.
+    #[inline]
     #[must_use]
     pub fn sequence(&self) -> &[u16] {
         &self.sequence

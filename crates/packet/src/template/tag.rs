@@ -102,6 +102,7 @@ const fn low_bits(value: u64, bits: u32) -> u64 {
 const fn tag_checksum(body: u128, mark: u16) -> u64 {
     /// Odd numbers with well-mixed bits: fractions of the golden ratio and of the square root of 3.
     const MIX: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xbb67_ae85_84ca_a73b];
+    #[inline]
     const fn fold(left: u64, right: u64) -> u64 {
         let product = left as u128 * right as u128;
         product as u64 ^ (product >> 64) as u64
@@ -159,8 +160,8 @@ impl FrameTag {
     }
 
     /// Reads the tag of a frame received at `now_ns` since the start of the run with this mark. The
-    /// number has only its lowest bits, see [`FrameTag::with_number_near`]. Returns `None` for fewer bytes than the
-    /// layout has.
+    /// number has only its lowest bits, see [`FrameTag::with_number_near`]. Returns `None` for
+    /// fewer bytes than the layout has.
     #[inline]
     fn parse(bytes: &[u8], layout: TagLayout, mark: u16, now_ns: u64) -> Option<TagReading> {
         let bytes = bytes.get(..layout.bytes)?;

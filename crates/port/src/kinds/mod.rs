@@ -278,6 +278,8 @@ mod tests {
             let begin = format!("| `{}:", kind.scheme);
             let row = GUIDE.lines().find(|line| line.starts_with(&begin));
             let row = row.unwrap_or_else(|| panic!("no row of {}", kind.scheme));
+            // A row with a link has its keys in a table of its own.
+            let row = if row.contains("](#") { GUIDE } else { row };
             for key in kind.extra_keys {
                 assert!(has(row, key.name), "{} of {}", key.name, kind.scheme);
             }

@@ -78,7 +78,7 @@ pub enum ControlError {
         /// Limit in this state.
         limit: usize,
     },
-    /// The peer announced a frame that has no room for a type.
+    /// The peer announced a frame that has no space for a type.
     #[error(
         "the peer announced a frame of {length} B, which is too short: another program writes into this connection, or the peer is broken"
     )]

@@ -162,7 +162,7 @@ pub struct Accept {
     pub cpus: CpuList,
     /// Grants, one per flow, in the order in which the client must open them.
     pub flows: Vec<FlowGrant>,
-    /// Parts of the plan that the server cannot follow, and other doubts about the figures.
+    /// Parts of the plan that the server cannot follow, and other caveats about the figures.
     #[serde(default)]
     #[serde(rename = "doubts")]
     pub caveats: Vec<Caveat>,
@@ -280,7 +280,7 @@ pub struct EndResults {
     /// Responses above the latency limit.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub slow: Vec<SlowResponse>,
-    /// Doubts about its figures.
+    /// Caveats about its figures.
     #[serde(default)]
     #[serde(rename = "doubts")]
     pub caveats: Vec<Caveat>,
@@ -338,7 +338,7 @@ pub struct ClockRequest {
 }
 
 /// Reply to a [`ClockRequest`]: with its time of arrival it makes a
-/// [`ClockSample`](super::clock::ClockSample).
+/// [`ClockSample`](crate::control::clock_offset::ClockSample).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClockReply {
     /// Time in the request, unchanged.

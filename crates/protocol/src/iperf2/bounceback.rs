@@ -176,7 +176,7 @@ pub struct BouncebackReply {
     /// Number of the request.
     pub number: u32,
     /// Time when the request arrived, in nanoseconds of the server's wall clock; `None` if the
-    /// message has no room for it.
+    /// message has no space for it.
     pub received_ns: Option<u64>,
     /// Time when the reply left, in nanoseconds of the server's wall clock.
     pub sent_ns: Option<u64>,

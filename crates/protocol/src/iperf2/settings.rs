@@ -42,7 +42,7 @@ pub enum Iperf2Direction {
     Forward,
     /// Server to client (`-R`).
     Reverse,
-    /// Both directions on one connection (`--new_full-duplex`).
+    /// Both directions on one connection (`--full-duplex`).
     Both,
 }
 

@@ -80,7 +80,7 @@ impl Iperf2UdpServer {
     /// Processes a datagram of this flow.
     #[inline]
     pub fn receive(&mut self, datagram: &[u8], now_wall_ns: u64) -> Iperf2Datagram {
-        // The first datagram has room for the settings; later ones may be smaller (`-l 12`).
+        // The first datagram has space for the settings; later ones may be smaller (`-l 12`).
         let wide = self.wide && datagram.len() >= HEADER_BYTES;
         let Some(header) = read_header(datagram, wide) else {
             return Iperf2Datagram::Unrelated;

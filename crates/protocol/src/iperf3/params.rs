@@ -34,7 +34,7 @@ pub enum CounterWidth {
     /// 32 bits.
     #[default]
     Bits32,
-    /// 64 bits (`--udp-counter_width-64bit`).
+    /// 64 bits (`--udp-counters-64bit`).
     Bits64,
 }
 

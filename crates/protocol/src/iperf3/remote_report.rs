@@ -7,7 +7,7 @@ use super::params::{Iperf3Params, Iperf3Transport};
 use super::results::{FlowResult, Iperf3Results};
 use crate::remote_report::{RemoteFigures, RemoteFlow, RemoteReport};
 
-/// Returns the report of the remote end: `results` are its results, and `direction_at_client` is
+/// Returns the report of the remote end: `results` are its results, and `at_client` is
 /// true if this end is the client. Flows that the parameters do not have are left out.
 ///
 /// A receiver counts what arrived and what was lost, a sender what it sent and retransmitted.

@@ -14,6 +14,7 @@ use linerate_record::cost::{
 };
 use linerate_record::event::ErrorReport;
 use linerate_record::facts::{CpuFacts, HostFacts, IdleState, InterfaceFacts, Role};
+use linerate_record::ids::StoredId;
 use linerate_record::pace::{PaceBurst, PacePlan, PacingMethod};
 use linerate_record::plan::{
     CopyModes, CpuList, Direction, PerEnd, Plan, RunKind, SchedPolicy, SocketPlan, TimestampLevel,
@@ -136,7 +137,10 @@ impl Source {
     }
 
     fn caveat(&mut self) -> Caveat {
-        Caveat::new(&self.text(), self.text())
+        Caveat {
+            id: StoredId::from_text(self.text()),
+            reason: self.text(),
+        }
     }
 
     fn token(&mut self) -> FlowToken {
@@ -585,7 +589,7 @@ impl Source {
             call_clock: None,
             losses: self.many(|s| PacketLoss {
                 direction: s.direction(),
-                place: s.text(),
+                place: StoredId::from_text(s.text()),
                 packets: s.number(),
                 exact: s.is_present(),
                 at_least: s.optional(Self::number),

@@ -293,7 +293,7 @@ pub fn port_summary(ports: &[(ForwardPort, bool)], available: usize) -> String {
     out
 }
 
-/// Renders one queue (`show rxq info`, `show txq info`). The direction is `RX` or `TX`, `polled_ports`
+/// Renders one queue (`show rxq info`, `show txq info`). The direction is `RX` or `TX`, `polled_by`
 /// the polling core.
 #[must_use]
 pub fn queue_info(

@@ -60,7 +60,7 @@ pub struct HistoryEntry {
     /// Label of the run; for an experiment, label of its table.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub label: Option<String>,
-    /// Name of the experiment: `udp_figures-hops`.
+    /// Name of the experiment: `udp-hops`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub experiment: Option<String>,
     /// Role of the host that recorded a copy of a run started elsewhere: a server's copy.

@@ -71,7 +71,7 @@ impl History {
     /// Imports the content of a file (a run, a set, an export), or of each `.json` file in a
     /// directory.
     ///
-    /// A set brings its runs. A document whose id is already stored is kept, unless `replace_file` is
+    /// A set brings its runs. A document whose id is already stored is kept, unless `replace` is
     /// set. `tags` are added to all imported documents.
     ///
     /// # Errors

@@ -137,7 +137,7 @@ impl From<io::Error> for IndexError {
 impl HistoryIndex {
     /// Opens the index at `path` and updates it from the files of both directories. A damaged index
     /// is rebuilt. If no index can be written (full disk, read-only directory, index of a newer
-    /// version), one is built in memory, with a remark.
+    /// version), one is built in memory, with a warning.
     pub(super) fn open(path: &Path, runs: &Path, marks: &Path) -> Result<Self, rusqlite::Error> {
         let reason = match Self::on_disk(path, runs, marks) {
             Ok(index) => return Ok(index),

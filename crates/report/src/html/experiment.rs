@@ -58,7 +58,7 @@ pub(super) fn page_body(result: &ExperimentResult, set: &RunSet) -> String {
             out,
             "<p class=\"callout\"><b>Note.</b> {} <code>{}</code></p>",
             escape_markup(&capitalise(&with_micro_sign(&kind.describe()))),
-            escape_markup(&kind.example.id)
+            escape_markup(kind.example.id.as_str())
         );
     }
     out.push_str("</header>\n");

@@ -48,8 +48,7 @@ fn render_folded(summary: &str, body: &str) -> String {
     )
 }
 
-/// Returns the switches at a point. `between` is the longest path; a shorter chain is its
-/// beginning.
+/// Returns the switches at a point: the beginning of the longest path.
 fn switches_at<'a>(result: &'a ExperimentResult, setting: &KnobValues) -> &'a [String] {
     let all_switches = &result.switches[..];
     let hops = setting.get(HOPS_KNOB).and_then(|value| parse_number(value));

@@ -49,7 +49,7 @@ fn render_finding(finding: &Finding) -> String {
     );
     let mut out = format!(
         "<div class=\"callout\"><p><b>{kind}: {}.</b> {} <span class=\"muted\">({})</span></p>\n",
-        escape_markup(&finding.cause),
+        escape_markup(finding.cause.as_str()),
         mark_code(&with_micro_sign(&finding.summary)),
         escape_markup(&attributes.join(", "))
     );

@@ -7,18 +7,6 @@ use super::with_micro_sign;
 use crate::phrases;
 use crate::svg::{LossFlow, NARROW_SIZE, WIDE_SIZE, escape_markup};
 
-/// Places of loss in path order.
-const PATH_ORDER: &[&str] = &[
-    "sender-socket",
-    "qdisc",
-    "interface-tx",
-    "path",
-    "interface-rx",
-    "softnet-backlog",
-    "reassembly",
-    "udp-receive-queue",
-];
-
 /// Renders one diagram per direction; empty for a run without losses or with an unknown number of
 /// packets received.
 pub(super) fn loss_flows(run: &Record) -> String {
@@ -33,10 +21,9 @@ pub(super) fn loss_flows(run: &Record) -> String {
             continue;
         };
         losses.sort_by_key(|loss| {
-            let position = PATH_ORDER
-                .iter()
-                .position(|place_id| *place_id == loss.place);
-            position.unwrap_or(PATH_ORDER.len())
+            // In path order; unknown points last.
+            let point = loss.place.known();
+            (point.is_none(), point)
         });
         let received = received.saturating_sub(way.summary.duplicates.unwrap_or(0));
         let lost: u64 = losses.iter().map(|loss| loss.packets).sum();
@@ -56,7 +43,7 @@ pub(super) fn loss_flows(run: &Record) -> String {
             sent: (format!("{} sent", format_count(sent)), sent),
             losses: losses
                 .iter()
-                .map(|loss| (loss.place.clone(), loss.packets, share(loss.packets)))
+                .map(|loss| (loss.place.to_string(), loss.packets, share(loss.packets)))
                 .collect(),
             received: (share(received), "received".to_owned()),
         };

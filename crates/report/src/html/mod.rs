@@ -110,7 +110,7 @@ pub fn render_comparison(
     let mut notes = Vec::new();
     for (side, document) in sides.documents.iter().zip(documents) {
         if document.experiment().is_some() {
-            notes.extend((side.doubts.iter()).map(|why| format!("{}: {why}", side.name)));
+            notes.extend((side.caveats.iter()).map(|why| format!("{}: {why}", side.name)));
         }
     }
     let shown = ShownRuns::of_documents(sides, documents);

@@ -18,7 +18,7 @@ use crate::svg::{
 /// Number of streams shown in the table.
 const MAX_STREAMS: usize = 64;
 
-/// Renders one run with the HTML id `run_anchor`. The last argument is its path diagram, or empty if
+/// Renders one run with the HTML id `anchor`. The last argument is its path diagram, or empty if
 /// the page already has it.
 pub(super) fn run_section(run: &Record, anchor: &str, path: &str) -> String {
     let mut out = format!(
@@ -47,11 +47,11 @@ pub(super) fn run_section(run: &Record, anchor: &str, path: &str) -> String {
             "<p class=\"callout\"><b>Interrupted.</b> The figures cover {covered_time}.</p>\n"
         ));
     }
-    for doubt in &run.validity {
+    for caveat in &run.validity {
         out.push_str(&format!(
             "<p class=\"callout\"><b>Note.</b> {} <code>{}</code></p>\n",
-            escape_markup(&doubt.reason),
-            escape_markup(&doubt.id)
+            escape_markup(&caveat.reason),
+            escape_markup(caveat.id.as_str())
         ));
     }
     out.push_str(&key_figures(run));
@@ -542,10 +542,10 @@ fn loss_section(run: &Record) -> String {
     for loss in &run.losses {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{}</th><td class=\"text\">{}</td><td>{}</td><td class=\"text\">{}</td></tr>",
-            escape_markup(&loss.place),
+            escape_markup(loss.place.as_str()),
             phrases::recorded_direction(run, loss.direction),
             figures::format_loss_count(loss),
-            figures::describe_loss_place(&loss.place).unwrap_or_default()
+            (loss.place.known()).map_or("", figures::describe_loss_point)
         ));
     }
     out.push_str("</tbody></table></div>\n");

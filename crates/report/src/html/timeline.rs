@@ -1,4 +1,4 @@
-//! Timeline with a lane for each thread, kernel and driver, drawn from a table of slices.
+//! Timeline with a track for each thread, kernel and driver, drawn from a table of slices.
 //!
 //! The static drawing shows the last round trips or calls. The script (`timeline.js`) reads the
 //! table and shows any part of it at any scale.
@@ -20,7 +20,7 @@ const INITIAL_ROUND_TRIPS: u64 = 3;
 /// Number of slices on the page, the latest; larger tables are slow to open on a phone.
 const MAX_SLICES: usize = 600;
 
-/// Height of a lane, and of the bar in it.
+/// Height of a track, and of the bar in it.
 const LANE_HEIGHT: f64 = 44.0;
 const BAR_HEIGHT: f64 = 18.0;
 const BAR_TOP: f64 = 20.0;
@@ -29,10 +29,10 @@ const AXIS_HEIGHT: f64 = 20.0;
 /// Width of a character in a bar.
 const CHARACTER_WIDTH: f64 = 6.7;
 
-/// Key of a lane: kind, host, CPU or thread.
+/// Key of a track: kind, host, CPU or thread.
 type TrackKey = (TimelineTrack, Role, Option<u32>);
 
-/// Returns the position of a lane: client thread, client kernel, server kernel, server thread (the
+/// Returns the position of a track: client thread, client kernel, server kernel, server thread (the
 /// path of a request), then drivers.
 fn track_order(key: &TrackKey) -> (u8, u32) {
     let (track, role, number) = key;
@@ -76,7 +76,7 @@ fn is_waiting(name: &str) -> bool {
     matches!(name, "receive" | "wake-up") || name.ends_with(" waited") || name.ends_with(" full")
 }
 
-/// Lanes of a timeline with their slices; times count from the first slice.
+/// Tracks of a timeline with their slices; times count from the first slice.
 struct TimelineTracks<'a> {
     keys: Vec<TrackKey>,
     slices: Vec<(usize, &'a TimelineSlice)>,

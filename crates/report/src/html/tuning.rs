@@ -70,7 +70,7 @@ fn paragraph(sentence: &str) -> String {
 fn finding_table(tuning: &Tuning) -> String {
     let rows = tuning.findings.iter().map(|finding| {
         vec![
-            finding.cause.clone(),
+            finding.cause.to_string(),
             finding.summary.clone(),
             format_share(finding.cost),
             results::describe_knobs(finding),
@@ -227,6 +227,7 @@ mod tests {
         BetterWhen, ComparisonSide, ComparisonSpec, RunPair, SIGNIFICANCE, compare_pairs,
     };
     use linerate_record::experiment::KnobValues;
+    use linerate_record::ids::CauseId;
     use linerate_record::run_set::{SET_SCHEMA, SetResult};
     use linerate_record::tuning::{
         ConfigSnippet, FindingHint, RejectedSetting, RunCounts, TuningChange,
@@ -271,7 +272,7 @@ mod tests {
             command: "throughput <host> -t 1".to_owned(),
             tuned_command: "throughput <host> -t 1 --rcvbuf 64K".to_owned(),
             findings: vec![FindingHint {
-                cause: "receive-window".to_owned(),
+                cause: CauseId::ReceiveWindow.into(),
                 cost: 0.66,
                 summary: "the receive window was full".to_owned(),
                 knobs: vec!["rcvbuf".to_owned()],

@@ -1,6 +1,7 @@
 //! Text of caveats and findings.
 
 use linerate_record::finding::{Evidence, EvidenceValue};
+use linerate_record::ids::{CaveatId, StoredId};
 use linerate_record::record::{Caveat, Record};
 use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_share,
@@ -12,10 +13,10 @@ use super::run_name;
 pub(crate) fn distinct_caveats(runs: &[Record]) -> Vec<(&Caveat, Vec<String>)> {
     let mut caveats: Vec<(&Caveat, Vec<String>)> = Vec::new();
     for run in runs {
-        for doubt in &run.validity {
-            match caveats.iter_mut().find(|(caveat, _)| *caveat == doubt) {
+        for caveat in &run.validity {
+            match caveats.iter_mut().find(|(known, _)| *known == caveat) {
                 Some((_, names)) => names.push(run_name(run)),
-                None => caveats.push((doubt, vec![run_name(run)])),
+                None => caveats.push((caveat, vec![run_name(run)])),
             }
         }
     }
@@ -48,17 +49,17 @@ impl CaveatCount<'_> {
 pub(crate) fn count_caveats(runs: &[Record]) -> Vec<CaveatCount<'_>> {
     let mut counts: Vec<CaveatCount<'_>> = Vec::new();
     for run in runs {
-        let mut kinds_of_run: Vec<&str> = Vec::new();
-        for doubt in &run.validity {
+        let mut kinds_of_run: Vec<&StoredId<CaveatId>> = Vec::new();
+        for caveat in &run.validity {
             // A run may have several of one kind, such as one per host.
-            if kinds_of_run.contains(&&*doubt.id) {
+            if kinds_of_run.contains(&&caveat.id) {
                 continue;
             }
-            kinds_of_run.push(&doubt.id);
-            match (counts.iter_mut()).find(|count| count.example.id == doubt.id) {
+            kinds_of_run.push(&caveat.id);
+            match (counts.iter_mut()).find(|count| count.example.id == caveat.id) {
                 Some(count) => count.runs.0 += 1,
                 None => counts.push(CaveatCount {
-                    example: doubt,
+                    example: caveat,
                     run,
                     runs: (1, runs.len()),
                 }),
@@ -95,23 +96,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kinds_of_doubts_are_counted_over_runs() {
+    fn kinds_of_caveats_are_counted_over_runs() {
         let text = include_str!("../../tests/fixtures/run-1.json");
-        let run = |label: &str, doubts: &[(&str, &str)]| {
+        let run = |label: &str, caveats: &[(CaveatId, &str)]| {
             let mut run: Record = serde_json::from_str(text).unwrap();
             run.label = Some(label.to_owned());
-            run.validity = (doubts.iter())
-                .map(|(doubt, why)| Caveat::new(doubt, *why))
+            run.validity = (caveats.iter())
+                .map(|&(id, reason)| Caveat::new(id, reason))
                 .collect();
             run
         };
         let runs = [
-            run("hops=0", &[("thin-tail", "9 trips")]),
+            run("hops=0", &[(CaveatId::ThinTail, "9 trips")]),
             run(
                 "hops=1",
-                &[("crowded-cores", "client"), ("crowded-cores", "server")],
+                &[
+                    (CaveatId::CrowdedCores, "client"),
+                    (CaveatId::CrowdedCores, "server"),
+                ],
             ),
-            run("hops=2", &[("crowded-cores", "client had 10 %")]),
+            run("hops=2", &[(CaveatId::CrowdedCores, "client had 10 %")]),
         ];
         let texts: Vec<String> = count_caveats(&runs)
             .iter()

@@ -31,7 +31,7 @@ impl AxisUnit {
         Self { name, size }
     }
 
-    /// Returns the unit in which `highest_of` is a number between 1 and 1000.
+    /// Returns the unit in which `highest` is a number between 1 and 1000.
     fn largest_below(units: &'static [Self], highest: f64) -> Self {
         *units
             .iter()
@@ -130,7 +130,7 @@ pub(super) struct AxisTick {
 }
 
 impl ChartAxis {
-    /// Linear axis from zero to a round number above `highest_of`.
+    /// Linear axis from zero to a round number above `highest`.
     pub(crate) fn from_zero(label: &str, highest: f64, unit: AxisUnit) -> Self {
         let highest = if highest > 0.0 { highest } else { unit.size };
         let step = unit.round_step(highest / 4.0);

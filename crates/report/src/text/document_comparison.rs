@@ -48,14 +48,14 @@ pub fn render_comparison(sides: &DocumentComparison, style: &TextStyle) -> Strin
     text.push_str("\n\n");
     text.push_str(&render_note(INTERVAL_LEGEND, style, style.width));
     for side in &sides.documents {
-        for doubt in &side.doubts {
+        for caveat in &side.caveats {
             text.push('\n');
-            let doubt = format!(
+            let caveat = format!(
                 "{}: {}",
                 strip_control_characters(&side.name),
-                strip_control_characters(doubt)
+                strip_control_characters(caveat)
             );
-            text.push_str(&render_note(&doubt, style, style.width));
+            text.push_str(&render_note(&caveat, style, style.width));
         }
     }
     text

@@ -88,11 +88,11 @@ fn render_finding(finding: &Finding, serving: bool, style: &TextStyle) -> String
         finding
             .follows_from
             .as_ref()
-            .map(|from| format!("follows from {}", strip_control_characters(from))),
+            .map(|from| format!("follows from {}", strip_control_characters(from.as_str()))),
     );
     let text = format!(
         "{} ({}): {}",
-        strip_control_characters(&finding.cause),
+        strip_control_characters(finding.cause.as_str()),
         attributes.join(", "),
         strip_control_characters(&finding.summary)
     );

@@ -47,7 +47,7 @@ pub use verdicts::render_verdicts;
 /// Number of entries shown of a long list.
 const MAX_LIST_ENTRIES: usize = 10;
 
-/// Renders a request that a server refused.
+/// Renders a request that a server rejected.
 #[must_use]
 pub fn render_refusal(problem: &ErrorReport, style: &TextStyle) -> String {
     let mut text = format!(
@@ -56,7 +56,7 @@ pub fn render_refusal(problem: &ErrorReport, style: &TextStyle) -> String {
         strip_control_characters(&problem.situation)
     );
     if !problem.next_step.is_empty() {
-        // Only some refusals can be lifted with an option.
+        // Only some rejections can be lifted with an option.
         let option_marks = ["--", "`ulimit "];
         let lead = match option_marks
             .iter()
@@ -123,11 +123,11 @@ pub fn render_named_list(entries: &[(String, String)], style: &TextStyle) -> Str
 }
 
 /// Renders a caveat: `note: why [id]`.
-pub(crate) fn render_caveat(doubt: &Caveat, style: &TextStyle, width: usize) -> String {
+pub(crate) fn render_caveat(caveat: &Caveat, style: &TextStyle, width: usize) -> String {
     let text = format!(
         "{} [{}]",
-        strip_control_characters(&doubt.reason),
-        strip_control_characters(&doubt.id)
+        strip_control_characters(&caveat.reason),
+        strip_control_characters(caveat.id.as_str())
     );
     render_note(&text, style, width)
 }

@@ -52,6 +52,7 @@ pub(super) fn render_search(set: &RunSet, search: &RateSearchResult, style: &Tex
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::SearchEnd;
     use linerate_record::record::Record;
     use linerate_record::run_set::{SET_SCHEMA, SetResult};
 
@@ -83,7 +84,7 @@ mod tests {
             loss_fraction: Some(0.0),
             failed_bps: Some(24e9),
             confirmed: false,
-            stopped_by: "interrupted".to_owned(),
+            stopped_by: SearchEnd::Interrupted.into(),
             trials: vec![trial(1, 24e9, 0.5), trial(2, 6e9, 0.0)],
         };
         let set = RunSet {

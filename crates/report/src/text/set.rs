@@ -246,16 +246,19 @@ fn render_notes(set: &RunSet, style: &TextStyle) -> Option<String> {
     };
     if counts_caveats_by_kind(set) {
         notes.extend(phrases::count_caveats(runs).iter().map(|kind| {
-            let doubt = Caveat::new(&kind.example.id, kind.describe());
-            render_caveat(&doubt, style, style.width)
+            let caveat = Caveat {
+                id: kind.example.id.clone(),
+                reason: kind.describe(),
+            };
+            render_caveat(&caveat, style, style.width)
         }));
     } else {
-        for (doubt, names) in phrases::distinct_caveats(runs) {
-            let mut doubt = doubt.clone();
+        for (caveat, names) in phrases::distinct_caveats(runs) {
+            let mut caveat = caveat.clone();
             if names.len() < set.runs.len() {
-                doubt.reason = format!("{}: {}", names.join("; "), doubt.reason);
+                caveat.reason = format!("{}: {}", names.join("; "), caveat.reason);
             }
-            notes.push(render_caveat(&doubt, style, style.width));
+            notes.push(render_caveat(&caveat, style, style.width));
         }
     }
     (!notes.is_empty()).then(|| notes.join("\n"))

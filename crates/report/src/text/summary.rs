@@ -90,7 +90,7 @@ fn render_for(record: &Record, client: Option<&str>, style: &TextStyle) -> Strin
     let notes: Vec<_> = record
         .validity
         .iter()
-        .map(|doubt| render_caveat(doubt, style, style.width))
+        .map(|caveat| render_caveat(caveat, style, style.width))
         .collect();
     if !notes.is_empty() {
         blocks.push(notes.join("\n"));
@@ -416,11 +416,11 @@ fn render_losses(record: &Record, serving: bool, style: &TextStyle) -> Option<St
         .iter()
         .map(|loss| {
             vec![
-                strip_control_characters(&loss.place).into_owned(),
+                strip_control_characters(loss.place.as_str()).into_owned(),
                 model::direction_name(loss.direction, serving).to_owned(),
                 figures::format_loss_count(loss),
-                figures::describe_loss_place(&loss.place)
-                    .unwrap_or_default()
+                (loss.place.known())
+                    .map_or("", figures::describe_loss_point)
                     .to_owned(),
             ]
         })

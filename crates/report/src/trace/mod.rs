@@ -9,7 +9,7 @@ use linerate_record::timeline::{TimelineSlice, TimelineTrack};
 pub use chrome::chrome;
 pub use perfetto::perfetto;
 
-/// Row in a viewer: a lane of one host, split by CPU where the CPU is recorded.
+/// Row in a viewer: a track of one host, split by CPU where the CPU is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct ViewerTrack {
     role: Role,

@@ -208,7 +208,7 @@ fn presentations_of_two_documents_are_independent() {
             for (number, side) in comparison.documents.iter().enumerate() {
                 let alone = DocumentComparison::compare(&changed_pair[number..=number]);
                 assert_eq!(side.figures, alone.documents[0].figures, "{context}");
-                assert_eq!(side.doubts, alone.documents[0].doubts, "{context}");
+                assert_eq!(side.caveats, alone.documents[0].caveats, "{context}");
                 assert_eq!(
                     side.figures,
                     swapped_comparison.documents[1 - number].figures,

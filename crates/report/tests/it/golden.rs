@@ -5,11 +5,11 @@ use crate::samples;
 use insta::assert_snapshot;
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::expect::Expectation;
+use linerate_record::ids::StoredId;
 use linerate_record::plan::Direction;
 use linerate_record::record::{Caveat, Record, ServedClient};
 use linerate_report::lines::LiveLines;
-use linerate_report::{TextStyle, html, stream, text};
-
+use linerate_report::{TextStyle, html, json_stream, text};
 const UNICODE: TextStyle = TextStyle {
     unicode: true,
     ..TextStyle::PLAIN
@@ -42,9 +42,14 @@ fn events(test: u32, record: &Record) -> Vec<Event> {
     kinds.extend(record.intervals.iter().map(|interval| EventKind::Interval {
         interval: Box::new(interval.clone()),
     }));
-    kinds.extend(record.validity.iter().map(|doubt| EventKind::CaveatRaised {
-        caveat: doubt.clone(),
-    }));
+    kinds.extend(
+        record
+            .validity
+            .iter()
+            .map(|caveat| EventKind::CaveatRaised {
+                caveat: caveat.clone(),
+            }),
+    );
     kinds.push(EventKind::Finished {
         record: Box::new(record.clone()),
     });
@@ -376,7 +381,7 @@ fn every_event_is_one_line_of_json() {
     let now = "2026-11-21T14:40:43.5Z".parse().unwrap();
     let record = samples::latency_spinning();
     for event in events(1, &record) {
-        let line = stream::event_line(&event, now);
+        let line = json_stream::event_line(&event, now);
         assert!(!line.contains('\n'));
         let back: Event = serde_json::from_str(&line).unwrap();
         assert_eq!(back, event);
@@ -389,14 +394,17 @@ fn every_event_is_one_line_of_json() {
             other_ports: Vec::new(),
         },
     };
-    assert_snapshot!(stream::event_line(&ready, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":0,"event":"ready","port":5201,"addresses":["::"]}"#);
+    assert_snapshot!(json_stream::event_line(&ready, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":0,"event":"ready","port":5201,"addresses":["::"]}"#);
     let raised = Event {
         test: 1,
         kind: EventKind::CaveatRaised {
-            caveat: Caveat::new("cores-shared", "both ends share 2 cores"),
+            caveat: Caveat {
+                id: StoredId::from_text("cores-shared".to_owned()),
+                reason: "both ends share 2 cores".to_owned(),
+            },
         },
     };
-    assert_snapshot!(stream::event_line(&raised, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"caveat","caveat":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
+    assert_snapshot!(json_stream::event_line(&raised, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"caveat","caveat":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
 }
 
 /// Removes the long parts of a page: style, script, paths, rows of data.

@@ -30,22 +30,29 @@ const FORMAT_FIELDS: &[(&str, &str)] = &[
     ("HistogramData", "buckets"), // positions and counts from which the percentiles are computed
 ];
 
+/// Parts of the frame of a figure, in their order.
+const FRAME: [&str; 5] = ["Unit", "Definition", "Formula", "Source", "Error"];
+
+/// Returns name and text of the files of the folder.
+fn documents() -> Vec<(String, String)> {
+    let entries = fs::read_dir(METHOD).expect("docs/method is readable");
+    let paths = entries.map(|entry| entry.expect("docs/method is readable").path());
+    paths
+        .filter(|path| path.extension().is_some_and(|extension| extension == "md"))
+        .map(|path| {
+            let text = fs::read_to_string(&path).expect("a file of docs/method is text");
+            (path.display().to_string(), text)
+        })
+        .collect()
+}
+
 /// Returns the names between backticks in all files of the folder.
 fn documented_names() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for entry in fs::read_dir(METHOD).expect("docs/method is readable") {
-        let path = entry.expect("docs/method is readable").path();
-        if path.extension().is_none_or(|extension| extension != "md") {
-            continue;
-        }
-        let text = fs::read_to_string(&path).expect("a file of docs/method is text");
+    for (path, text) in documents() {
         // Code blocks have three backticks and are left out.
         let fences = text.matches("```").count();
-        assert!(
-            fences.is_multiple_of(2),
-            "{}: open code block",
-            path.display()
-        );
+        assert!(fences.is_multiple_of(2), "{path}: open code block");
         let prose = text.split("```").step_by(2);
         let code = prose.flat_map(|text| text.split('`').skip(1).step_by(2));
         names.extend(
@@ -127,6 +134,25 @@ fn every_number_is_documented() {
             "docs/method does not document `--expect {name}`"
         );
     }
+}
+
+#[test]
+fn every_figure_has_the_frame() {
+    let mut framed = 0;
+    for (path, text) in documents() {
+        for section in text.split("\n### ").skip(1) {
+            let heading = section.lines().next().expect("a heading");
+            // Headings of figures have their key, headings of options begin with `--`.
+            if !heading.contains("(`") || heading.contains("(`--") {
+                continue;
+            }
+            let parts = section.lines().filter_map(|line| line.strip_prefix("- **"));
+            let parts: Vec<&str> = parts.filter_map(|line| line.split("**").next()).collect();
+            assert!(parts.starts_with(&FRAME), "{path}: {heading}: {parts:?}");
+            framed += 1;
+        }
+    }
+    assert!(framed > 100, "too few figures parsed: {framed}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use linerate_record::cost::{MemoryCost, StreamInterval, TcpInterval, ThreadShares};
 use linerate_record::facts::Role;
+use linerate_record::ids::{CaveatId, LossPoint, StoredId};
 use linerate_record::plan::{
     Direction, PerEnd, Plan, ReceiveCopy, RunKind, TransportProtocol, WaitMode,
 };
@@ -179,12 +180,10 @@ pub fn ten_streams() -> Record {
     for interval in &mut record.intervals {
         let part = interval.bytes / (2 * count);
         interval.streams = (ids.iter().zip(0..))
-            .map(|(&id, location)| StreamInterval {
+            .map(|(&id, point)| StreamInterval {
                 id,
-                bytes: part + part * 2 * location / (count - 1),
-                retransmits: interval
-                    .retransmits
-                    .map(|n| if location == 0 { n } else { 0 }),
+                bytes: part + part * 2 * point / (count - 1),
+                retransmits: interval.retransmits.map(|n| if point == 0 { n } else { 0 }),
                 cwnd_bytes: interval.cwnd_bytes.map(|bytes| bytes / count),
                 tcp_rtt_ns: interval.tcp_rtt_ns,
                 ..StreamInterval::default()
@@ -269,20 +268,20 @@ pub fn udp_bidirectional() -> Record {
         };
         if lost_all > 0 {
             let at_socket = lost_all * 9 / 10;
-            for (location, packets, exact) in [
-                ("softnet-backlog", 120, false),
-                ("udp-receive-queue", at_socket, true),
-                ("path", lost_all - at_socket - 120, false),
+            for (point, packets, exact) in [
+                (LossPoint::SoftnetBacklog, 120, false),
+                (LossPoint::UdpReceiveQueue, at_socket, true),
+                (LossPoint::Path, lost_all - at_socket - 120, false),
             ] {
                 // Losses that the shared counter may not have seen belong to the path.
-                let at_most = match location {
-                    "path" => lost_all - at_socket,
+                let at_most = match point {
+                    LossPoint::Path => lost_all - at_socket,
                     _ => packets,
                 };
-                let at_least = if location == "path" { packets } else { 0 };
+                let at_least = if point == LossPoint::Path { packets } else { 0 };
                 record.losses.push(PacketLoss {
                     direction,
-                    place: location.to_owned(),
+                    place: point.into(),
                     packets,
                     exact,
                     at_least: (!exact).then_some(at_least),
@@ -318,10 +317,10 @@ pub fn udp_bidirectional() -> Record {
         cpu: cpu(1.62, 1.71),
         ..Summary::default()
     };
-    record.validity = vec![Caveat::new(
-        "cores-shared",
-        "both ends run on the same 2 cores: each takes time from the other, so two machines would do better",
-    )];
+    record.validity = vec![Caveat {
+        id: StoredId::from_text("cores-shared".to_owned()),
+        reason: "both ends run on the same 2 cores: each takes time from the other, so two machines would do better".to_owned(),
+    }];
     record
 }
 
@@ -358,7 +357,7 @@ pub fn server_unknown() -> Record {
     figures.summary.cpu.truncate(1);
     record.summary = figures.summary.clone();
     record.validity = vec![Caveat::new(
-        "far-count-unknown",
+        CaveatId::RemoteCountUnknown,
         "the server was lost before it reported the received amount; only the sent amount is known",
     )];
     record
@@ -376,8 +375,11 @@ pub fn hostile() -> Record {
     record.hosts[1]
         .sysctls
         .insert(evil.to_owned(), evil.to_owned());
-    record.validity.push(Caveat::new(evil, evil));
-    record.losses[0].place = evil.to_owned();
+    record.validity.push(Caveat {
+        id: StoredId::from_text(evil.to_owned()),
+        reason: evil.to_owned(),
+    });
+    record.losses[0].place = StoredId::from_text(evil.to_owned());
     record
 }
 

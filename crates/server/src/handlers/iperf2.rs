@@ -17,14 +17,13 @@ use linerate_protocol::iperf2::{
 };
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::limits::InteropLimits;
 use super::payload::PayloadRing;
 use super::responder_loop::{StreamResponder, respond_on_stream};
 use super::test_run::{IDLE_TIMEOUT, PLAIN_IDLE_TIMEOUT, TestRun};
@@ -33,6 +32,7 @@ use super::worker::{
     is_retryable, receive_stream, send_stream, watch_stream,
 };
 use super::{AcceptedClient, ProtocolHandler, StreamHandler, with_port};
+use crate::interop_limits::InteropLimits;
 use crate::server_state::TestReservation;
 pub use reverse_flow::Iperf2ReverseFlow;
 pub use udp::Iperf2Flow;
@@ -182,9 +182,9 @@ fn start_flows(
     connection: TcpStream,
     settings: &Iperf2Settings,
     (result, behind): (FlowWorkerResult, Vec<u8>),
-) -> Result<(), MeasureError> {
+) -> Result<(), SessionError> {
     let socket = Socket::from(connection);
-    let system = |error| MeasureError::system("a second handle on a socket", error);
+    let system = |error| SessionError::system("a second handle on a socket", error);
     if settings.direction != Iperf2Direction::Reverse {
         let receive_socket = socket.try_clone().map_err(system)?;
         let timed = settings.trip_times;
@@ -224,7 +224,8 @@ fn start_flows(
     start_sender(test, REVERSE_FLOW_ID, reverse_socket, settings)
 }
 
-/// Receives a connection whose writes carry send times; `with_delayed_start` was received with the settings.
+/// Receives a connection whose writes carry send times; `behind` was received with the
+/// settings.
 fn receive_timed(
     context: &FlowWorkerContext,
     socket: &Socket,
@@ -242,13 +243,13 @@ fn receive_timed(
     result
 }
 
-/// Sends what the client requested, and closes the sending half.
+/// Starts the worker that sends what the client requested and closes the sending half.
 fn start_sender(
     test: &mut TestRun,
     id: u32,
     socket: Socket,
     settings: &Iperf2Settings,
-) -> Result<(), MeasureError> {
+) -> Result<(), SessionError> {
     let mut send_plan = send_plan(settings, WRITE_BYTES, test.limits());
     if settings.trip_times {
         // The time in front of a write applies to the whole write.
@@ -305,7 +306,7 @@ fn connect_back(
     client: &AcceptedClient,
     test: &mut TestRun,
     port: u16,
-) -> Result<Socket, MeasureError> {
+) -> Result<Socket, SessionError> {
     let to = with_port(client.peer, port);
     let connect = || {
         if port == 0 {
@@ -334,7 +335,7 @@ fn connect_back(
                 test.wait(clock::now() + DUAL_RETRY_INTERVAL_NS);
             }
             result => {
-                return result.map_err(|error: std::io::Error| MeasureError::PeerLost {
+                return result.map_err(|error: std::io::Error| SessionError::PeerLost {
                     peer: to,
                     reason: format!("it accepts no second connection ({error})"),
                 });

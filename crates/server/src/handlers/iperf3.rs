@@ -15,7 +15,7 @@ use linerate_protocol::iperf3::{
     Iperf3Transport, PROTOCOL, READ_AHEAD_BYTES, remote_report,
 };
 use linerate_record::event::ErrorReport;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::Readiness;
 use linerate_sys::{clock, readiness};
@@ -23,16 +23,13 @@ use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, Socket, Type};
 
 use self::flows::{begin_flow, plan, prepare_socket};
-use super::interop_state::ExpectationGuard;
-use super::rejection_log::RejectionKey;
 use super::test_run::{IDLE_TIMEOUT, StopReason, TestRun};
 use super::worker::POLL_INTERVAL;
 use super::{
-    AcceptedClient, ExpectedFlow, InteropState, ProtocolHandler, StreamHandler, failure_reason,
-    report, write_control,
+    AcceptedClient, ProtocolHandler, StreamHandler, failure_reason, report, write_control,
 };
+use crate::interop_state::{ExpectationGuard, ExpectedFlow, IncomingFlow, RejectionKey};
 use crate::server_state::{SessionPermit, TestReservation};
-use crate::udp_demux::IncomingFlow;
 
 /// Handler of iperf3.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
@@ -214,7 +211,7 @@ impl Iperf3Session {
         test.finish(remote_report.unwrap_or_default(), end.err());
     }
 
-    fn run_control(&mut self, test: &mut Option<TestRun>) -> Result<(), MeasureError> {
+    fn run_control(&mut self, test: &mut Option<TestRun>) -> Result<(), SessionError> {
         loop {
             self.flush_control();
             self.take_flows(test)?;
@@ -274,7 +271,7 @@ impl Iperf3Session {
 
     /// Returns an error once no payload and no message has arrived for the idle timeout, though the
     /// connection is open.
-    fn check_progress(&self, test: &TestRun) -> Result<(), MeasureError> {
+    fn check_progress(&self, test: &TestRun) -> Result<(), SessionError> {
         let idle = IDLE_TIMEOUT.as_nanos() as u64;
         let last = test.last_progress_ns();
         match clock::now().saturating_sub(last) > idle && self.client_results.is_none() {
@@ -286,8 +283,8 @@ impl Iperf3Session {
         }
     }
 
-    fn peer_lost(&self, reason: &str) -> MeasureError {
-        MeasureError::PeerLost {
+    fn peer_lost(&self, reason: &str) -> SessionError {
+        SessionError::PeerLost {
             peer: self.client.peer,
             reason: reason.to_owned(),
         }
@@ -296,7 +293,7 @@ impl Iperf3Session {
     fn try_step<T>(
         &mut self,
         step: impl FnOnce(&mut Self) -> Result<T, Iperf3Error>,
-    ) -> Result<T, MeasureError> {
+    ) -> Result<T, SessionError> {
         let result = step(self);
         result.map_err(|error| {
             self.flush_control();
@@ -314,7 +311,7 @@ impl Iperf3Session {
         &mut self,
         event: Iperf3ServerEvent,
         test: &mut Option<TestRun>,
-    ) -> Result<NextState, MeasureError> {
+    ) -> Result<NextState, SessionError> {
         match event {
             Iperf3ServerEvent::TestRequested(params) => return self.negotiate(*params),
             Iperf3ServerEvent::TestEnded => {
@@ -346,7 +343,7 @@ impl Iperf3Session {
     }
 
     /// Accepts or rejects the test that the client requests.
-    fn negotiate(&mut self, params: Iperf3Params) -> Result<NextState, MeasureError> {
+    fn negotiate(&mut self, params: Iperf3Params) -> Result<NextState, SessionError> {
         self.params = params;
         if let Err(rejection_code) = self.params.validate() {
             let (interop, peer) = (&self.client.server.interop, self.client.peer);
@@ -406,22 +403,25 @@ impl Iperf3Session {
 
     /// Lets flows arrive. UDP flows have no test identifier, so only one test of an address waits
     /// for them at a time; the client of another one does not notice the wait.
-    fn expect_flows(&mut self) -> Result<(), MeasureError> {
+    fn expect_flows(&mut self) -> Result<(), SessionError> {
         let expected = match self.params.protocol {
             Iperf3Transport::Udp => ExpectedFlow::Iperf3Hello {
                 port: self.client.port,
             },
             _ => ExpectedFlow::Iperf3Cookie(self.cookie),
         };
-        self.expectation =
-            InteropState::expect(&self.client, expected, self.arrival_sender.clone());
+        self.expectation = self.client.server.interop.expect(
+            self.client.peer.ip(),
+            expected,
+            self.arrival_sender.clone(),
+        );
         if self.expectation.is_some() {
             self.try_step(|session| session.machine.accept(clock::now()))?;
         }
         Ok(())
     }
 
-    fn take_flows(&mut self, test: &mut Option<TestRun>) -> Result<(), MeasureError> {
+    fn take_flows(&mut self, test: &mut Option<TestRun>) -> Result<(), SessionError> {
         if self.reservation.is_none() {
             return Ok(());
         }

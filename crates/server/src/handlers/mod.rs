@@ -1,16 +1,13 @@
 //! Server side of other tools' protocols.
 //!
 //! The acceptor classifies a client by its first bytes and hands the connection or flow to the
-//! [`ProtocolHandler`] of that protocol. Each test has a thread that keeps its time and emits its events
-//! ([`test_run`]), and workers that move its payload ([`worker`]). State shared by all tests is in
-//! [`InteropState`].
+//! [`ProtocolHandler`] of that protocol. Each test has a thread that keeps its time and emits its
+//! events ([`test_run`]), and workers that move its payload ([`worker`]). State shared by all tests
+//! is in [`InteropState`](crate::interop_state).
 //!
 //! A new protocol is one file and one line in [`HANDLERS`].
 
-mod interop_state;
-pub mod limits;
 mod payload;
-mod rejection_log;
 mod report;
 mod responder_loop;
 mod short_flow;
@@ -34,21 +31,19 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use linerate_protocol::sniff::{Classification, TransportKind, classify};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 use linerate_workload::probes::is_probe;
 use socket2::{Domain, Socket};
 
+use crate::interop_state::{ExpectedFlow, IncomingFlow, InteropState, UnvalidatedPermit};
 use crate::server_state::{ServerState, SessionPermit, TestReservation};
-use crate::udp_demux::IncomingFlow;
-pub use interop_state::{ExpectedFlow, InteropState, OpenFlowEntry, UnvalidatedPermit};
 pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow as Iperf2Back};
 pub use payload::PayloadRing;
-pub use rejection_log::RejectionKey;
 pub use responder_loop::StreamResponder;
 pub use worker::{DatagramAction as Took, DatagramFlow as TakesDatagrams};
 
-/// Time a client may leave no space for a control message.
+/// Time for which the send buffer of a client may stay full before its control connection ends.
 const CONTROL_WRITE_TIMEOUT: Option<Duration> = Some(Duration::from_secs(1));
 
 /// Handlers of all third-party protocols of the server.
@@ -129,9 +124,9 @@ impl AcceptedClient {
 }
 
 /// Returns the reason that ended a control connection, without the peer's address.
-fn failure_reason(error: &MeasureError) -> String {
+fn failure_reason(error: &SessionError) -> String {
     match error {
-        MeasureError::PeerLost { reason, .. } => reason.clone(),
+        SessionError::PeerLost { reason, .. } => reason.clone(),
         error => {
             let problem = error.problem();
             format!("{}: {}", problem.situation, problem.next_step)

@@ -17,16 +17,16 @@ use linerate_protocol::remote_report::RemoteReport;
 use linerate_protocol::sniff::TransportKind;
 use linerate_record::event::ErrorReport;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::Readiness;
 use linerate_sys::{clock, readiness, socket};
 use linerate_workload::flow_counters::PayloadTotals;
 
 use self::data::{DataSockets, alternative_port};
-use super::rejection_log::RejectionKey;
 use super::test_run::{StopReason, TestRun};
 use super::{AcceptedClient, ProtocolHandler, StreamHandler, failure_reason, write_control};
+use crate::interop_state::RejectionKey;
 use crate::server_state::{SessionPermit, TestReservation};
 
 /// Handler of nuttcp. Its datagrams belong to tests that expect them.
@@ -136,7 +136,7 @@ impl NuttcpSession {
     }
 
     /// Logs the failure of a test that was agreed on and did not start, which leaves no record.
-    fn log_failure(&self, error: &MeasureError, request: &TestRequest) {
+    fn log_failure(&self, error: &SessionError, request: &TestRequest) {
         let key = RejectionKey {
             reason: match request.client_connects() {
                 true => "data",
@@ -172,7 +172,7 @@ impl NuttcpSession {
         false
     }
 
-    fn run_control(&mut self, test: &mut Option<TestRun>) -> Result<(), MeasureError> {
+    fn run_control(&mut self, test: &mut Option<TestRun>) -> Result<(), SessionError> {
         loop {
             self.flush_control();
             self.receive_control()?;
@@ -199,7 +199,7 @@ impl NuttcpSession {
     }
 
     /// Returns an error once a client without parameters has timed out.
-    fn check_parameters_timeout(&self) -> Result<(), MeasureError> {
+    fn check_parameters_timeout(&self) -> Result<(), SessionError> {
         let waited = clock::now().saturating_sub(self.start_ns);
         if waited > PARAMETERS_TIMEOUT_NS || self.client.server.stop.load(Relaxed) {
             return Err(self.peer_lost("it requested no test"));
@@ -208,7 +208,7 @@ impl NuttcpSession {
     }
 
     /// Polls the running test: limits, interval lines, end.
-    fn poll_test(&mut self, test: &mut TestRun) -> Result<(), MeasureError> {
+    fn poll_test(&mut self, test: &mut TestRun) -> Result<(), SessionError> {
         test.poll();
         if let Some(stop_reason) = test.stop_reason() {
             test.abort(stop_reason);
@@ -242,19 +242,19 @@ impl NuttcpSession {
         Ok(())
     }
 
-    fn peer_lost(&self, reason: &str) -> MeasureError {
-        MeasureError::PeerLost {
+    fn peer_lost(&self, reason: &str) -> SessionError {
+        SessionError::PeerLost {
             peer: self.client.peer,
             reason: reason.to_owned(),
         }
     }
 
-    fn protocol_error(&self, error: &NuttcpError) -> MeasureError {
+    fn protocol_error(&self, error: &NuttcpError) -> SessionError {
         self.peer_lost(&error.to_string())
     }
 
     /// Receives from the control connection.
-    fn receive_control(&mut self) -> Result<(), MeasureError> {
+    fn receive_control(&mut self) -> Result<(), SessionError> {
         if self.results_state.is_some() {
             return Ok(());
         }
@@ -368,7 +368,7 @@ impl NuttcpSession {
         &mut self,
         request: &TestRequest,
         test: &mut Option<TestRun>,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), SessionError> {
         let (Some(reservation), Some(data)) = (self.reservation.take(), self.data.take()) else {
             return Ok(());
         };

@@ -17,8 +17,8 @@ use super::worker::{
     receive_stream,
 };
 use super::{AcceptedClient, ProtocolHandler, StreamHandler, short_flow};
+use crate::interop_state::IncomingFlow;
 use crate::server_state::TestReservation;
-use crate::udp_demux::IncomingFlow;
 
 /// Handler of plain payload.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {

@@ -19,15 +19,15 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::Socket;
 
+use super::AcceptedClient;
 use super::plain::request_silence;
 use super::test_run::TestRun;
 use super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL,
     SequenceStats, receive_datagrams,
 };
-use super::{AcceptedClient, InteropState, RejectionKey};
+use crate::interop_state::{IncomingFlow, InteropState, RejectionKey};
 use crate::server_state::TestReservation;
-use crate::udp_demux::IncomingFlow;
 
 /// Buffer of one receive call.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;

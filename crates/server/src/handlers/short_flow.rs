@@ -16,7 +16,7 @@ use linerate_workload::flow_counters::PayloadTotals;
 
 use super::AcceptedClient;
 use super::worker::{FlowWorkerResult, POLL_INTERVAL, is_retryable};
-use crate::udp_demux::IncomingFlow;
+use crate::interop_state::IncomingFlow;
 
 /// Bytes of a connection that make a test: more than the first message of any other service's
 /// client.

@@ -18,8 +18,8 @@ use super::responder_loop::{
 use super::test_run::{IDLE_TIMEOUT, TestRun};
 use super::worker::{DatagramAction, DatagramFlow, SequenceStats};
 use super::{AcceptedClient, ProtocolHandler, StreamHandler};
+use crate::interop_state::IncomingFlow;
 use crate::server_state::TestReservation;
-use crate::udp_demux::IncomingFlow;
 
 /// Handler of sockperf.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {

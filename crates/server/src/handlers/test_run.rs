@@ -17,7 +17,7 @@ use linerate_record::event::{Event, EventKind};
 use linerate_record::facts::Role;
 use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
 use linerate_record::record::{Caveat, Interval};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::tcp_info_sums::TcpSums;
 use linerate_session::third_party_record::flow_direction;
 use linerate_sys::clock::Nanos;
@@ -28,9 +28,10 @@ use linerate_workload::flow_counters::PayloadTotals;
 use socket2::Socket;
 
 use self::intervals::SilentIntervals;
-use super::limits::InteropLimits;
+use super::AcceptedClient;
 use super::worker::{FlowWorkerContext, FlowWorkerResult, StopSignals, run_worker};
-use super::{AcceptedClient, OpenFlowEntry, UnvalidatedPermit};
+use crate::interop_limits::InteropLimits;
+use crate::interop_state::{OpenFlowEntry, UnvalidatedPermit};
 use crate::server_state::{ServerState, TestReservation};
 pub use stop::StopReason;
 
@@ -337,7 +338,7 @@ impl TestRun {
         role: FlowRole,
         socket: Socket,
         work: impl FnOnce(&FlowWorkerContext, &Socket) -> FlowWorkerResult + Send + 'static,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), SessionError> {
         self.reserve_resources(WORKER_BYTES, 1)?;
         let context = FlowWorkerContext {
             counters: Arc::default(),
@@ -359,7 +360,7 @@ impl TestRun {
                     let _ = worker_finished.send(index);
                     result
                 })
-                .map_err(|error| MeasureError::system("new thread", error))?
+                .map_err(|error| SessionError::system("new thread", error))?
         };
         self.workers.push(TestWorker {
             id,
@@ -376,13 +377,13 @@ impl TestRun {
     ///
     /// # Errors
     /// If all tests together would exceed the server's limit.
-    pub fn reserve(&mut self, bytes: u64) -> Result<(), MeasureError> {
+    pub fn reserve(&mut self, bytes: u64) -> Result<(), SessionError> {
         self.reserve_resources(bytes, 0)
     }
 
-    fn reserve_resources(&mut self, bytes: u64, threads: usize) -> Result<(), MeasureError> {
+    fn reserve_resources(&mut self, bytes: u64, threads: usize) -> Result<(), SessionError> {
         let reserved = self.reservation.reserve(Some(bytes), threads);
-        reserved.map_err(|reply| MeasureError::PeerBusy {
+        reserved.map_err(|reply| SessionError::PeerBusy {
             peer: self.peer,
             problem: Box::new(reply.problem),
         })

@@ -1,11 +1,11 @@
 //! Workers that move the payload of third-party tests, one thread for each flow and direction.
 //!
-//! Their calls block in the kernel for at most [`POLL_INTERVAL`], so that a peer that stops reading or
-//! sending holds up no other test. Nothing is allocated, locked or printed while payload moves,
+//! Their calls block in the kernel for at most [`POLL_INTERVAL`], so that a peer that stops reading
+//! or sending holds up no other test. Nothing is allocated, locked or printed while payload moves,
 //! except where the server's guard has to allow a response.
 
-mod datagrams;
-mod stream;
+mod tcp_payload;
+mod udp_payload;
 
 use std::io;
 use std::sync::Arc;
@@ -23,11 +23,11 @@ use linerate_workload::flow_counters::{FlowCounters, PayloadTotals};
 use linerate_workload::pacer::Pacer;
 use socket2::Socket;
 
-use super::limits::InteropLimits;
-pub use datagrams::{
+pub use crate::handlers::worker::tcp_payload::{receive_stream, send_stream, watch_stream};
+pub use crate::handlers::worker::udp_payload::{
     DatagramAction, DatagramFlow, UnreachableCounter, receive_datagrams, send_datagrams,
 };
-pub use stream::{receive_stream, send_stream, watch_stream};
+use crate::interop_limits::InteropLimits;
 
 /// Interval at which a blocked worker checks its stop signals.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);

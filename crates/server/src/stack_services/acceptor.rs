@@ -1,6 +1,5 @@
 //! Acceptor of the linerate service, on the thread that owns the stack. It classifies connections,
-//! opens
-//! the sockets of flows, and responds to their openings until the test starts.
+//! opens the sockets of flows, and responds to their openings until the test starts.
 //!
 //! The tests themselves run in the threads of their sessions.
 
@@ -226,8 +225,7 @@ impl NetstackAcceptor {
                     break;
                 };
                 // Payload is left for the flow's worker; datagrams of other hosts are dropped,
-                // because
-                // they would hide it.
+                // because they would hide it.
                 if !is_unexpected && !opens {
                     break;
                 }

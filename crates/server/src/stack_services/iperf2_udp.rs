@@ -16,7 +16,8 @@ use linerate_sys::clock::Nanos;
 
 use super::is_on_link;
 use super::tcp_connection::NextStep;
-use crate::handlers::{InteropState, Iperf2Back, Iperf2Flow, TakesDatagrams, Took};
+use crate::handlers::{Iperf2Back, Iperf2Flow, TakesDatagrams, Took};
+use crate::interop_state::InteropState;
 
 /// Largest number of flows of a service.
 const MAX_FLOWS: usize = 64;
@@ -338,8 +339,7 @@ impl OutgoingFlow {
 }
 
 /// Returns whether a flow may be sent to the client that requests it. Its address may be forged,
-/// and the
-/// flow is far larger than the request. A rejection is logged.
+/// and the flow is far larger than the request. A rejection is logged.
 fn is_send_permitted(
     stack: &Stack,
     interop: &InteropState,

@@ -1,11 +1,7 @@
 //! Services of a host on a stack: echo, discard, chargen, sockperf, iperf2 and linerate itself.
 //!
 //! They are driven by changes of sockets, never by a scan of all of them. Protocol decisions are
-//! made by
-//! the codecs; this code moves their bytes.
-
-pub mod service_host;
-mod sessions;
+//! made by the codecs; this code moves their bytes.
 
 pub mod acceptor;
 mod idle_sweep;
@@ -38,7 +34,7 @@ use self::idle_sweep::IdleSweep;
 use self::outgoing_connects::{EstablishedConnect, OutgoingConnects};
 use self::tcp_connection::{NextStep, ServiceConnection};
 use self::udp_service::UdpService;
-use crate::handlers::InteropState;
+use crate::interop_state::InteropState;
 
 /// Backlog of a service's listener.
 const BACKLOG: u32 = 32;
@@ -144,9 +140,8 @@ impl FromStr for ServiceSpec {
 }
 
 impl ServiceKind {
-    /// Returns whether its UDP responses can carry timestamps (`--enable_timestamps-payload`): those of other
-    /// services
-    /// have content of their own at that place.
+    /// Returns whether its UDP responses can carry timestamps (`--stamp-payload`):
+    /// those of other services have content of their own at that place.
     #[must_use]
     pub fn supports_timestamps(self) -> bool {
         matches!(self, Self::Echo | Self::Sockperf)

@@ -7,7 +7,7 @@ use linerate_stack::{SocketId, Stack, TcpState};
 use linerate_sys::clock::Nanos;
 
 use super::iperf2_udp::is_connect_back_permitted;
-use crate::handlers::InteropState;
+use crate::interop_state::InteropState;
 
 /// Longest time in which a client may accept one.
 const CONNECT_TIMEOUT_NS: Nanos = 5_000_000_000;

@@ -22,8 +22,7 @@ const STEPS_PER_ROUND: usize = 64;
 const IDLE_TIMEOUT_NS: Nanos = 300_000_000_000;
 
 /// Length of repeated payload: whole periods of chargen's pattern, and a multiple of the ten digits
-/// that
-/// iperf2 sends.
+/// that iperf2 sends.
 const PATTERN_BYTES: usize = 10 * chargen::PERIOD_BYTES;
 
 /// Write size of iperf2 unless its client requests another, and the largest that is allocated.
@@ -191,8 +190,8 @@ impl ServiceConnection {
         }
     }
 
-    /// Takes the second connection that the client requested, once it is due; `has_ended`: this one has
-    /// ended.
+    /// Takes the second connection that the client requested, once it is due; `has_ended`: this one
+    /// has ended.
     pub fn take_second_connection(&mut self, has_ended: bool) -> Option<Box<Iperf2Settings>> {
         let request = self
             .second_connection

@@ -11,7 +11,7 @@ use linerate_sys::clock::Nanos;
 use super::iperf2_udp::{FlowContext, Iperf2Flows};
 use super::tcp_connection::NextStep;
 use super::{ServiceKind, ServiceSpec};
-use crate::handlers::InteropState;
+use crate::interop_state::InteropState;
 
 /// Largest number of datagrams per round; the stack is polled in between.
 const MAX_BURST: usize = 32;
@@ -254,8 +254,7 @@ mod tests {
     const REQUESTS: usize = 24;
 
     /// Sends a number of requests at once to the echo service of a stack with this setting. Returns
-    /// the
-    /// figures of the service when all are settled, and the number of responses.
+    /// the figures of the service when all are settled, and the number of responses.
     fn request_at_once(name: &str, bytes: usize, setting: (&str, &str)) -> (ServiceFigures, usize) {
         let mut stacks = test_support::stack_pair_with(name, &[setting]);
         let specs = vec!["echo".parse().unwrap()];

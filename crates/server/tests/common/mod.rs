@@ -12,16 +12,17 @@ use std::time::Duration;
 
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 use linerate_record::record::Record;
-use linerate_server::server::{Server, ServerOptions};
+use linerate_server::options::ServerOptions;
+use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 /// Server that is stopped and joined on drop.
 pub struct TestServer {
     pub port: u16,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Result<(), MeasureError>>>,
+    thread: Option<JoinHandle<Result<(), SessionError>>>,
 }
 
 impl TestServer {
@@ -66,7 +67,7 @@ impl Drop for TestServer {
 }
 
 /// Runs a plan to its end; the error is the reason why it did not start.
-pub fn try_run(plan: Plan) -> Result<Record, MeasureError> {
+pub fn try_run(plan: Plan) -> Result<Record, SessionError> {
     let client = Client {
         plan,
         family: AddressFamily::Any,

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::record::{Interval, Record};
-use linerate_server::listen_ports::ExtraPort;
-use linerate_server::server::{InteropOptions, Server, ServerOptions};
-use linerate_session::error::MeasureError;
+use linerate_server::options::{ExtraPort, InteropOptions, ServerOptions};
+use linerate_server::server::Server;
+use linerate_session::error::SessionError;
 
 /// Longest wait for a record.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ pub struct InteropServer {
     pub also: Vec<u16>,
     stop: Arc<AtomicBool>,
     events: Arc<Mutex<Vec<Event>>>,
-    thread: Option<JoinHandle<Result<(), MeasureError>>>,
+    thread: Option<JoinHandle<Result<(), SessionError>>>,
 }
 
 impl InteropServer {
@@ -55,7 +55,7 @@ impl InteropServer {
         Self::try_with(peers).unwrap()
     }
 
-    fn try_with(peers: InteropOptions) -> Result<Self, MeasureError> {
+    fn try_with(peers: InteropOptions) -> Result<Self, SessionError> {
         Self::of(&ServerOptions {
             address: Some(Ipv4Addr::LOCALHOST.into()),
             interop: peers,
@@ -64,7 +64,7 @@ impl InteropServer {
     }
 
     /// Starts a server with these options, in the namespace of the calling thread.
-    pub fn of(options: &ServerOptions) -> Result<Self, MeasureError> {
+    pub fn of(options: &ServerOptions) -> Result<Self, SessionError> {
         let server = Server::bind(options)?;
         let (port, also) = (server.port(), server.extra_ports());
         let stop = Arc::new(AtomicBool::new(false));

@@ -6,11 +6,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
 
 use crate::common::{TestServer, caveats, run, try_run};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{
     CopyModes, Direction, PerEnd, Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol,
     UdpOffload,
 };
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 fn plan(port: u16, protocol: TransportProtocol) -> Plan {
     let mut plan = Plan::new(RunKind::Throughput, protocol, "127.0.0.1");
@@ -163,7 +164,10 @@ fn one_changed_byte_of_a_stream_is_located() {
     let byte = |text: &str| u8::from_str_radix(&text[..2], 16).unwrap();
     assert_eq!(byte(&mismatch.expected) ^ byte(&mismatch.received), 0x10);
     assert_eq!(mismatch.expected[2..], mismatch.received[2..]);
-    let caveat = record.validity.iter().find(|d| d.id == "content-mismatch");
+    let caveat = record
+        .validity
+        .iter()
+        .find(|d| d.id == CaveatId::ContentMismatch);
     let why = &caveat.unwrap().reason;
     assert!(
         why.contains("1 B") && why.contains("offset 1234567"),
@@ -212,7 +216,7 @@ fn streams_go_around_copies() {
                 let context = format!("{send:?} {receive:?} {wait}");
                 let record = match try_run(plan) {
                     Ok(record) => record,
-                    Err(error @ MeasureError::OptionRejected { .. }) => {
+                    Err(error @ SessionError::OptionRejected { .. }) => {
                         println!("not to be had here: {error}");
                         continue;
                     }
@@ -233,7 +237,7 @@ fn streams_go_around_copies() {
                         assert_eq!(facts.copied + facts.unconfirmed, facts.sends, "{context}");
                     }
                 }
-                let copied = caveats(&record).contains(&"copied-after-all");
+                let copied = caveats(&record).contains(&"zero-copy-copied");
                 assert_eq!(copied, send == SendCopy::ZeroCopy, "{context}");
             }
         }

@@ -13,9 +13,10 @@ use std::time::{Duration, Instant};
 use crate::common::third_party::InteropServer;
 use linerate_lab::{Lab, LabError, Topology};
 use linerate_protocol::sniff::TransportKind;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, RunKind};
 use linerate_record::record::Record;
-use linerate_server::server::{InteropOptions, ServerOptions};
+use linerate_server::options::{InteropOptions, ServerOptions};
 use serde_json::Value;
 
 /// Returns whether a reference program is installed; prints a note if not.
@@ -321,12 +322,12 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         max_rate_bps: Some(20_000_000),
         ..InteropOptions::default()
     });
-    let doubted = |record: &Record, doubt: &str| record.validity.iter().any(|d| d.id == doubt);
+    let doubted = |record: &Record, id| record.validity.iter().any(|caveat| caveat.id == id);
     if is_installed("iperf3", "--version") {
         let text = run("iperf3", &format!("-c 127.0.0.1 -p {} -t 6", host.port));
         assert!(text.contains("terminated"), "{text}");
         let record = host.record();
-        assert!(doubted(&record, "cut-short") && record.interrupted);
+        assert!(doubted(&record, CaveatId::CutShort) && record.interrupted);
         let covered = record.summary.duration_ns.unwrap();
         assert!(covered < 1_900_000_000, "no second is given: {covered}");
         assert!(record.summary.bytes_received.unwrap() > 1_000);
@@ -334,7 +335,7 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         // A client that ends within the limit is not stopped, and gets the limit's rate.
         let (_, record) = iperf3(&host, "-t 1 -R -P 2");
         assert!(!record.interrupted, "{:?}", record.validity);
-        assert!(doubted(&record, "held-to-max-rate"));
+        assert!(doubted(&record, CaveatId::HeldToMaxRate));
         let rate = direction_summary(&record, Direction::Receive)
             .offered_bps
             .unwrap();
@@ -346,7 +347,7 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
             field(rows.last().unwrap(), 7) > 1_000.0,
             "it ended in order"
         );
-        assert!(doubted(&record, "cut-short") && !record.interrupted);
+        assert!(doubted(&record, CaveatId::CutShort) && !record.interrupted);
         let rate = direction_summary(&record, Direction::Receive)
             .offered_bps
             .unwrap();
@@ -356,7 +357,7 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         for options in ["-r -T 5", "-u -r -T 5 -R 10m"] {
             let (text, record) = nuttcp(&host, free_port(), options);
             assert!(parsed(&text, "real_seconds") < 3.0, "{options}: {text}");
-            assert!(doubted(&record, "cut-short") && !record.interrupted);
+            assert!(doubted(&record, CaveatId::CutShort) && !record.interrupted);
             let rate = direction_summary(&record, Direction::Receive)
                 .offered_bps
                 .unwrap();

@@ -14,12 +14,13 @@ use crate::common::third_party::InteropServer;
 use linerate_interop::run_client;
 use linerate_protocol::iperf2::datagram::HEADER_BYTES;
 use linerate_protocol::iperf2::{Iperf2Direction, Iperf2Settings};
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::Record;
-use linerate_server::server::InteropOptions;
+use linerate_server::options::InteropOptions;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 /// Memory that so many connections may add to this process, at both ends: the bound is 64 MiB of
 /// pending connections and 128 tests of unvalidated clients.
@@ -301,7 +302,7 @@ fn ctrl_c_works_while_an_iperf3_server_is_silent() {
     });
     // Without the check for a stop, the error would be the server's silence.
     let error = run_client(&client, None, &stop, &mut |_| {}).unwrap_err();
-    assert!(matches!(error, MeasureError::Interrupted), "{error}");
+    assert!(matches!(error, SessionError::Interrupted), "{error}");
     finger.join().unwrap();
     // The client announces that it stops.
     assert_eq!(server.join().unwrap(), [12]);
@@ -651,7 +652,12 @@ fn limits_are_enforced_and_logged() {
     stop.store(true, Relaxed);
     sender.join().unwrap();
     assert!(record.interrupted);
-    assert!(record.validity.iter().any(|doubt| doubt.id == "cut-short"));
+    assert!(
+        record
+            .validity
+            .iter()
+            .any(|caveat| caveat.id == CaveatId::CutShort)
+    );
     assert!(record.summary.duration_ns.unwrap() < 10_000_000_000);
     assert_eq!(record.directions[0].direction, Direction::Send);
 
@@ -712,7 +718,7 @@ fn linerate_clients_are_subject_to_the_servers_limits() {
         plan.rate_bps = Some(50_000_000);
     })
     .unwrap();
-    let is_cut_short = |record: &Record| record.validity.iter().any(|d| d.id == "cut-short");
+    let is_cut_short = |record: &Record| record.validity.iter().any(|d| d.id == CaveatId::CutShort);
     assert!(
         record.interrupted && is_cut_short(&record),
         "{:?}",

@@ -26,12 +26,12 @@ use linerate_record::plan::{
     WaitMode,
 };
 use linerate_record::record::Record;
-use linerate_server::server::{Grant, Server, ServerOptions};
+use linerate_server::options::{Grant, ServerOptions};
+use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
-use linerate_session::settings::{AppliedSettings, RemoteTuning};
-
+use linerate_session::error::SessionError;
+use linerate_session::remote_settings::{AppliedSettings, RemoteTuning};
 /// Upper bound of every wait, for a machine that is many times slower and busier than this one.
 const LONG: Duration = Duration::from_secs(90);
 
@@ -39,7 +39,7 @@ struct TestServer {
     port: u16,
     stop: Arc<AtomicBool>,
     events: Arc<Mutex<Vec<Event>>>,
-    thread: JoinHandle<Result<(), MeasureError>>,
+    thread: JoinHandle<Result<(), SessionError>>,
 }
 
 impl TestServer {
@@ -98,7 +98,7 @@ impl TestServer {
         plan(kind, protocol, self.port)
     }
 
-    fn end(self) -> Result<(), MeasureError> {
+    fn end(self) -> Result<(), SessionError> {
         self.stop.store(true, Relaxed);
         self.thread.join().unwrap()
     }
@@ -112,7 +112,7 @@ fn plan(kind: RunKind, protocol: TransportProtocol, port: u16) -> Plan {
     plan
 }
 
-fn run_for(plan: Plan, retry: Duration) -> Result<Record, MeasureError> {
+fn run_for(plan: Plan, retry: Duration) -> Result<Record, SessionError> {
     let client = Client {
         plan,
         family: AddressFamily::Any,
@@ -124,7 +124,7 @@ fn run_for(plan: Plan, retry: Duration) -> Result<Record, MeasureError> {
     failure.map_or(Ok(record), Err)
 }
 
-fn run(plan: Plan) -> Result<Record, MeasureError> {
+fn run(plan: Plan) -> Result<Record, SessionError> {
     run_for(plan, Duration::ZERO)
 }
 
@@ -453,7 +453,7 @@ fn a_server_of_another_version_is_rejected() {
     });
     let error = run(plan(RunKind::Latency, TransportProtocol::Tcp, port)).unwrap_err();
     match &error {
-        MeasureError::Protocol { source, .. } => {
+        SessionError::Protocol { source, .. } => {
             assert!(matches!(source, ControlError::Version { .. }), "{source}");
         }
         others => panic!("{others}"),
@@ -501,7 +501,7 @@ fn a_busy_server_is_retried() {
     let (peer, _) = ManualPeer::accepted(server.port, udp_plan(server.port));
     let plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     let busy = run(plan.clone()).unwrap_err();
-    assert!(matches!(busy, MeasureError::PeerBusy { .. }), "{busy}");
+    assert!(matches!(busy, SessionError::PeerBusy { .. }), "{busy}");
     assert_eq!(busy.exit_code(), exit::PEER);
     let later = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(500));
@@ -714,7 +714,7 @@ fn a_server_does_not_decide_what_the_client_does() {
         });
         let error = run(udp_plan(port)).unwrap_err();
         assert!(
-            matches!(error, MeasureError::PeerLost { .. }),
+            matches!(error, SessionError::PeerLost { .. }),
             "{name}: {error}"
         );
         assert!(
@@ -799,7 +799,7 @@ fn a_bug_in_one_session_costs_that_one() {
     });
     let error = run(server.plan(RunKind::Latency, TransportProtocol::Tcp)).unwrap_err();
     assert!(
-        matches!(error, MeasureError::PeerRejected { .. }),
+        matches!(error, SessionError::PeerRejected { .. }),
         "{error}"
     );
     // The single test of `-1` is still available, and the server ends after it.

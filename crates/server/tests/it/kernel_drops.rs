@@ -10,12 +10,11 @@ use linerate_lab::{Lab, Topology, privileged};
 use linerate_port::{AnyPort, PortUrl, RxQueue, TxQueue, memory_plan, open};
 use linerate_record::forward::IdleStrategy;
 use linerate_record::stack::StackPlan;
-use linerate_server::stack_services::service_host;
-use linerate_server::stack_services::service_host::{ServiceHostEvent, ServiceHostOptions};
+use linerate_server::stack_host;
+use linerate_server::stack_host::{ServiceHostEvent, ServiceHostOptions};
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
-
 /// More frames than the ring of [`SMALL`] holds.
 const FLOOD: u64 = 1000;
 /// Port whose ring is soon full when it is not polled.
@@ -210,7 +209,7 @@ fn an_interval_of_our_stack_has_its_own_drops_and_no_others() {
     };
     let host = lab.host("b").unwrap();
     let ran = host
-        .run(|| service_host::run(&options, &stop, &mut report))
+        .run(|| stack_host::run(&options, &stop, &mut report))
         .unwrap();
     let (record, failure) = ran.unwrap();
     assert!(failure.is_none(), "{failure:?}");

@@ -12,10 +12,11 @@ use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 use linerate_record::record::Record;
-use linerate_server::server::{InteropOptions, Server, ServerOptions};
+use linerate_server::options::{InteropOptions, ServerOptions};
+use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 fn key(secret: &str) -> Option<PresharedKey> {
     Some(PresharedKey::new(secret.as_bytes()).unwrap())
@@ -86,7 +87,7 @@ fn request(
     kind: RunKind,
     protocol: TransportProtocol,
     key: Option<PresharedKey>,
-) -> Result<Record, MeasureError> {
+) -> Result<Record, SessionError> {
     let mut plan = Plan::new(kind, protocol, "127.0.0.1");
     plan.port = port;
     plan.duration_ns = Some(300_000_000);

@@ -2,6 +2,7 @@
 
 use crate::common::{TestServer, caveats, run, try_run};
 use linerate_record::exit;
+use linerate_record::ids::LossPoint;
 use linerate_record::pace::{PaceBurst, PacingMethod};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 
@@ -112,7 +113,7 @@ fn what_a_sender_cannot_offer_is_the_tools_limit() {
         record
             .losses
             .iter()
-            .filter(|loss| loss.place == "sender-socket")
+            .filter(|loss| loss.place == LossPoint::SenderSocket)
             .count(),
         0
     );

@@ -15,16 +15,17 @@ use linerate_record::event::{Event, EventKind};
 use linerate_record::exit;
 use linerate_record::plan::{PerEnd, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
 use linerate_record::record::Record;
-use linerate_server::server::{Grant, Server, ServerOptions};
+use linerate_server::options::{Grant, ServerOptions};
+use linerate_server::server::Server;
 use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 
 struct TestServer {
     port: u16,
     stop: Arc<AtomicBool>,
     events: Arc<Mutex<Vec<Event>>>,
-    thread: Option<JoinHandle<Result<(), MeasureError>>>,
+    thread: Option<JoinHandle<Result<(), SessionError>>>,
 }
 
 impl TestServer {
@@ -65,7 +66,7 @@ impl TestServer {
         plan
     }
 
-    fn end(mut self) -> Result<(), MeasureError> {
+    fn end(mut self) -> Result<(), SessionError> {
         self.stop.store(true, Relaxed);
         self.thread.take().unwrap().join().unwrap()
     }

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use linerate_protocol::control::Frame;
 use linerate_sys::clock::Nanos;
 
-use crate::error::MeasureError;
+use crate::error::SessionError;
 
 /// Control channel to the other end of a run: our control connection, or the protocol of another
 /// tool translated to our frames.
@@ -15,37 +15,37 @@ pub trait ControlChannel {
     ///
     /// # Errors
     /// When the other end is lost, or violates the protocol.
-    fn receive(&mut self) -> Result<Option<Frame>, MeasureError>;
+    fn receive(&mut self) -> Result<Option<Frame>, SessionError>;
 
     /// Sends a frame.
     ///
     /// # Errors
     /// When the other end is lost.
-    fn send(&mut self, frame: Frame) -> Result<(), MeasureError>;
+    fn send(&mut self, frame: Frame) -> Result<(), SessionError>;
 
     /// Sends a heartbeat if nothing was sent for a while.
     ///
     /// # Errors
     /// When the other end is lost.
-    fn send_heartbeat(&mut self) -> Result<(), MeasureError>;
+    fn send_heartbeat(&mut self) -> Result<(), SessionError>;
 
     /// Sends queued bytes.
     ///
     /// # Errors
     /// When the other end is lost.
-    fn flush(&mut self) -> Result<(), MeasureError>;
+    fn flush(&mut self) -> Result<(), SessionError>;
 
-    /// Waits until data arrives here or on `extra_fd`, or until `deadline_after`.
+    /// Waits until data arrives here or on `extra_fd`, or until `deadline`.
     ///
     /// # Errors
     /// Errors of the kernel.
-    fn wait(&self, extra_fd: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), MeasureError>;
+    fn wait(&self, extra_fd: Option<BorrowedFd<'_>>, deadline: Nanos) -> Result<(), SessionError>;
 
     /// Handles rejected datagrams of one flow (ICMP port unreachable), given their number so far.
     ///
     /// # Errors
     /// When they end the run.
-    fn on_rejected_datagrams(&self, datagrams: u32) -> Result<(), MeasureError> {
+    fn on_rejected_datagrams(&self, datagrams: u32) -> Result<(), SessionError> {
         // Our control connection reports the reason itself.
         let _ = datagrams;
         Ok(())

@@ -12,8 +12,9 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::timestamps::TimestampLog;
 use linerate_workload::worker::WorkerHandle;
 
-use super::{DRAIN_TIMEOUT_NS, RunState, find_flow};
-use crate::error::MeasureError;
+use super::{DRAIN_TIMEOUT_NS, RunState};
+use crate::error::SessionError;
+use crate::flow_handle::find_flow;
 
 /// Frames handled in one poll: a peer that sends without pause does not stop our clock.
 const MAX_FRAMES_PER_POLL: usize = 64;
@@ -46,7 +47,7 @@ pub(super) struct ExchangeState {
 
 impl RunState<'_> {
     /// Handles received frames, up to a limit.
-    pub(super) fn receive_frames(&mut self) -> Result<(), MeasureError> {
+    pub(super) fn receive_frames(&mut self) -> Result<(), SessionError> {
         for _ in 0..MAX_FRAMES_PER_POLL {
             if self.exchange.peer_closed {
                 break;
@@ -63,7 +64,7 @@ impl RunState<'_> {
     }
 
     /// Sends a frame, unless the other end has closed.
-    pub(super) fn send(&mut self, frame: impl Into<Frame>) -> Result<(), MeasureError> {
+    pub(super) fn send(&mut self, frame: impl Into<Frame>) -> Result<(), SessionError> {
         if self.exchange.peer_closed {
             return Ok(());
         }
@@ -76,7 +77,7 @@ impl RunState<'_> {
         }
     }
 
-    fn handle_frame(&mut self, frame: Frame) -> Result<(), MeasureError> {
+    fn handle_frame(&mut self, frame: Frame) -> Result<(), SessionError> {
         let now = clock::now();
         match frame {
             Frame::Interval(report) => {
@@ -131,7 +132,7 @@ impl RunState<'_> {
                 self.exchange.peer_results = Some(results);
             }
             Frame::Reject(rejection) => {
-                return Err(MeasureError::PeerRejected {
+                return Err(SessionError::PeerRejected {
                     peer: self.coordinator.control.peer(),
                     problem: Box::new(rejection.problem),
                     exit_code: rejection.exit_code,
@@ -143,7 +144,7 @@ impl RunState<'_> {
         Ok(())
     }
 
-    pub(super) fn send_pending(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    pub(super) fn send_pending(&mut self, now: Nanos) -> Result<(), SessionError> {
         // In this order: a thread may end between the two checks, and the totals must be sent
         // before the results.
         let all_done = self
@@ -186,7 +187,7 @@ impl RunState<'_> {
     }
 
     /// Sends the timestamps of a responding end.
-    fn send_timestamps(&mut self) -> Result<(), MeasureError> {
+    fn send_timestamps(&mut self) -> Result<(), SessionError> {
         if self.coordinator.role == Role::Client {
             return Ok(());
         }
@@ -206,7 +207,7 @@ impl RunState<'_> {
     }
 
     /// Sends the results of this end: first its flows, at most `FLOWS_PER_FRAME` in a frame.
-    fn send_results(&mut self, mut results: EndResults) -> Result<(), MeasureError> {
+    fn send_results(&mut self, mut results: EndResults) -> Result<(), SessionError> {
         let last = results.streams.len().saturating_sub(FLOWS_PER_FRAME);
         let rest = results.streams.split_off(last);
         let first = std::mem::replace(&mut results.streams, rest);

@@ -15,8 +15,9 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use linerate_workload::worker::WorkerHandle;
 
-use super::{CounterReading, INTERVAL_GRACE_NS, RunState, find_flow};
-use crate::error::MeasureError;
+use super::{INTERVAL_GRACE_NS, RunState};
+use crate::error::SessionError;
+use crate::flow_handle::{CounterReading, find_flow};
 use crate::tcp_info_sums::TcpSums;
 
 /// Average time budget for reading TCP_INFO of one connection, between two reads of all. 10,000
@@ -57,7 +58,7 @@ impl RunState<'_> {
         &mut self,
         slot_end_ns: Nanos,
         now: Nanos,
-    ) -> Result<(), MeasureError> {
+    ) -> Result<(), SessionError> {
         let mut slot_end_ns = slot_end_ns;
         // Late by complete intervals: they are merged under the number of the last.
         while let Some(next) = self.timeline.interval_end(slot_end_ns) {
@@ -81,7 +82,7 @@ impl RunState<'_> {
     }
 
     /// Sends this end's halves of the interval that ends now, and adds them to the series.
-    fn report_interval(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), MeasureError> {
+    fn report_interval(&mut self, end_ns: Nanos, now: Nanos) -> Result<(), SessionError> {
         for direction in [Direction::Send, Direction::Receive] {
             let Some(interval) = self.local_interval(direction, end_ns) else {
                 continue;
@@ -245,7 +246,7 @@ impl RunState<'_> {
     }
 
     /// Closes the last interval: shorter than the others, or longer by the drain time.
-    pub(super) fn close_last_interval(&mut self, now: Nanos) -> Result<(), MeasureError> {
+    pub(super) fn close_last_interval(&mut self, now: Nanos) -> Result<(), SessionError> {
         if self.timeline.interval_ns.is_none() {
             return Ok(());
         }

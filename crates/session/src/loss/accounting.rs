@@ -4,11 +4,12 @@ use std::net::IpAddr;
 
 use linerate_host::snapshot::loss_counters::name;
 use linerate_record::facts::Role;
+use linerate_record::ids::{CaveatId, LossPoint};
 use linerate_record::plan::{Direction, MAX_DATAGRAM_BYTES, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, CounterDelta, DirectionFigures, PacketLoss};
 use linerate_stats::size_costs::fragment_count;
 
-use super::attribution::{LossBounds, PATH, attribute_losses};
+use super::attribution::{LossBounds, attribute_losses};
 use super::counter_snapshot::CounterLocation;
 use super::lab_network::{LabNetwork, PathHop};
 use super::{PORT_NO_BUFFER, PORT_RING_FULL};
@@ -77,17 +78,20 @@ impl PathLinks {
         &self,
         direction: Direction,
         counters: &[CounterDelta],
-    ) -> [(&'static str, Option<u64>); 4] {
+    ) -> [(LossPoint, Option<u64>); 4] {
         let links = self.links(direction);
         let has_counter = |at: &CounterInterface, name| counter_delta(counters, at, name).is_some();
         let sends = links.iter().all(|[from, _]| has_counter(from, name::TX));
         let receives = links.iter().all(|[_, to]| has_counter(to, name::RX));
         let counted = count_drops(self, direction, counters);
         [
-            ("qdisc", sends.then_some(counted.qdisc)),
-            ("interface-tx", sends.then_some(counted.tx)),
-            ("interface-rx", receives.then_some(counted.rx)),
-            ("softnet-backlog", receives.then_some(counted.backlog)),
+            (LossPoint::Qdisc, sends.then_some(counted.qdisc)),
+            (LossPoint::InterfaceTx, sends.then_some(counted.tx)),
+            (LossPoint::InterfaceRx, receives.then_some(counted.rx)),
+            (
+                LossPoint::SoftnetBacklog,
+                receives.then_some(counted.backlog),
+            ),
         ]
     }
 
@@ -303,13 +307,13 @@ fn split_losses(
     // With omitted time, the counted losses may lie in it, completely or not at all.
     let no_omitted_time = plan.omit_ns == 0;
     let path_drops = [
-        ("qdisc", counted.qdisc),
-        ("interface-tx", counted.tx),
-        ("interface-rx", counted.rx),
-        ("softnet-backlog", counted.backlog),
+        (LossPoint::Qdisc, counted.qdisc),
+        (LossPoint::InterfaceTx, counted.tx),
+        (LossPoint::InterfaceRx, counted.rx),
+        (LossPoint::SoftnetBacklog, counted.backlog),
     ];
     let mut candidates = vec![LossBounds {
-        point: "sender-socket",
+        point: LossPoint::SenderSocket,
         least: if no_omitted_time { at_sender } else { 0 },
         most: at_sender,
         run_only: true,
@@ -342,14 +346,14 @@ fn split_losses(
         (0, 0)
     };
     candidates.push(LossBounds {
-        point: "reassembly",
+        point: LossPoint::Reassembly,
         least: if no_omitted_time { least } else { 0 },
         most,
         run_only: false,
     });
     let super_datagrams = coalesced && fragment_count == 1;
     candidates.push(LossBounds {
-        point: "udp-receive-queue",
+        point: LossPoint::UdpReceiveQueue,
         least: if no_omitted_time { at_queue } else { 0 },
         most: if super_datagrams {
             at_queue.saturating_mul(max_segments)
@@ -361,25 +365,25 @@ fn split_losses(
     let shares = attribute_losses(lost, &candidates, path.fully_visible);
     let mut losses = Vec::new();
     for share in shares.iter().filter(|share| share.packets > 0) {
-        let counters_missing = share.point == PATH && !counted.complete;
+        let counters_missing = share.point == LossPoint::Path && !counted.complete;
         let exact = share.least == share.most && !counters_missing;
         losses.push(PacketLoss {
             direction,
-            place: share.point.to_owned(),
+            place: share.point.into(),
             packets: share.packets,
             exact,
             at_least: (!exact).then_some(if counters_missing { 0 } else { share.least }),
             at_most: (!exact).then_some(share.most),
         });
     }
-    let unexplained = shares.iter().find(|share| share.point == PATH);
+    let unexplained = shares.iter().find(|share| share.point == LossPoint::Path);
     // A lost carrier explains the losses.
     let kept_carrier = lost_carrier(counters).is_empty();
-    let doubt = unexplained
+    let caveat = unexplained
         .filter(|share| path.fully_visible && kept_carrier && share.packets > 0)
         .map(|share| {
             Caveat::new(
-                "loss-not-explained",
+                CaveatId::LossNotExplained,
                 format!(
                     "{} of {lost} lost datagrams are in no counter on their path, although the complete \
                      lab is visible",
@@ -387,7 +391,7 @@ fn split_losses(
                 ),
             )
         });
-    (losses, doubt)
+    (losses, caveat)
 }
 
 /// Returns the interfaces that lost their carrier during the run, with the number of times.
@@ -410,7 +414,7 @@ fn carrier_warning(counters: &[CounterDelta]) -> Option<Caveat> {
     let named: Vec<String> = named.collect();
     (!named.is_empty()).then(|| {
         Caveat::new(
-            "carrier-lost",
+            CaveatId::CarrierLost,
             format!(
                 "links lost their carrier during the run: {}; no interface counter has the packets sent \
                  meanwhile",
@@ -431,17 +435,17 @@ pub fn account_losses(
     directions: &[DirectionFigures],
     mtu: impl Fn(Direction) -> Option<u32>,
 ) -> (Vec<PacketLoss>, Vec<Caveat>) {
-    let (mut losses, mut doubts) = (Vec::new(), Vec::new());
-    doubts.extend(carrier_warning(counters));
+    let (mut losses, mut caveats) = (Vec::new(), Vec::new());
+    caveats.extend(carrier_warning(counters));
     if plan.kind == RunKind::Throughput && plan.protocol == TransportProtocol::Udp {
         for figures in directions {
             let mtu = mtu(figures.direction);
-            let (direction_losses, doubt) = split_losses(plan, path, counters, figures, mtu);
+            let (direction_losses, caveat) = split_losses(plan, path, counters, figures, mtu);
             losses.extend(direction_losses);
-            doubts.extend(doubt);
+            caveats.extend(caveat);
         }
     }
-    (losses, doubts)
+    (losses, caveats)
 }
 
 #[cfg(test)]
@@ -506,10 +510,10 @@ mod tests {
         }
     }
 
-    fn loss_points(losses: &[PacketLoss]) -> Vec<(&str, u64, bool)> {
+    fn loss_points(losses: &[PacketLoss]) -> Vec<(LossPoint, u64, bool)> {
         losses
             .iter()
-            .map(|loss| (loss.place.as_str(), loss.packets, loss.exact))
+            .map(|loss| (loss.place.known().unwrap(), loss.packets, loss.exact))
             .collect()
     }
 
@@ -524,7 +528,7 @@ mod tests {
             counter("server", Some("eth0"), name::RX, 5),
             counter("server", None, name::BACKLOG, 4),
         ];
-        let (losses, doubt) = split_losses(
+        let (losses, caveat) = split_losses(
             &plan(1000),
             &lab_links(),
             &counters,
@@ -534,16 +538,16 @@ mod tests {
         assert_eq!(
             loss_points(&losses),
             [
-                ("sender-socket", 1, true),
-                ("qdisc", 40, true),
-                ("interface-tx", 1, true),
-                ("interface-rx", 4, true),
-                ("softnet-backlog", 4, true),
-                ("udp-receive-queue", 10, true),
+                (LossPoint::SenderSocket, 1, true),
+                (LossPoint::Qdisc, 40, true),
+                (LossPoint::InterfaceTx, 1, true),
+                (LossPoint::InterfaceRx, 4, true),
+                (LossPoint::SoftnetBacklog, 4, true),
+                (LossPoint::UdpReceiveQueue, 10, true),
             ]
         );
-        assert_eq!(doubt, None);
-        let (losses, doubt) = split_losses(
+        assert_eq!(caveat, None);
+        let (losses, caveat) = split_losses(
             &plan(1000),
             &lab_links(),
             &counters,
@@ -551,7 +555,7 @@ mod tests {
             None,
         );
         assert_eq!(losses.last().map(|loss| loss.packets), Some(10));
-        assert!(doubt.is_some_and(|doubt| doubt.id == "loss-not-explained"));
+        assert!(caveat.is_some_and(|caveat| caveat.id == CaveatId::LossNotExplained));
     }
 
     /// An overrun device and a bad cable lose packets at the same loss point.
@@ -566,7 +570,7 @@ mod tests {
             let (losses, _) = split_losses(&plan(1000), &lab_links(), &counters, &figures, None);
             assert_eq!(
                 loss_points(&losses),
-                [("interface-rx", lost, true)],
+                [(LossPoint::InterfaceRx, lost, true)],
                 "{counter_name}"
             );
         }
@@ -580,20 +584,20 @@ mod tests {
         ];
         let warnings = |counters: &[CounterDelta]| {
             let figures = [figures(60, 0, 0)];
-            let (losses, doubts) =
+            let (losses, caveats) =
                 account_losses(&plan(1000), &lab_links(), counters, &figures, |_| None);
-            assert_eq!(loss_points(&losses), [(PATH, 60, false)]);
-            let doubts = doubts.into_iter();
-            doubts
-                .map(|doubt| (doubt.id, doubt.reason))
+            assert_eq!(loss_points(&losses), [(LossPoint::Path, 60, false)]);
+            let caveats = caveats.into_iter();
+            caveats
+                .map(|caveat| (caveat.id.known().unwrap(), caveat.reason))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(warnings(&counters)[0].0, "loss-not-explained");
+        assert_eq!(warnings(&counters)[0].0, CaveatId::LossNotExplained);
         counters[0].after += 1;
         counters[1].after += 2;
         let warnings = warnings(&counters);
         assert_eq!(warnings.len(), 1, "{warnings:?}");
-        assert_eq!(warnings[0].0, "carrier-lost");
+        assert_eq!(warnings[0].0, CaveatId::CarrierLost);
         assert!(
             warnings[0]
                 .1
@@ -613,7 +617,7 @@ mod tests {
             ..figures(50, 0, 0)
         };
         let (losses, _) = split_losses(&plan(1000), &lab_links(), &counters, &back, None);
-        assert_eq!(loss_points(&losses), [("qdisc", 50, true)]);
+        assert_eq!(loss_points(&losses), [(LossPoint::Qdisc, 50, true)]);
     }
 
     #[test]
@@ -628,9 +632,9 @@ mod tests {
         assert_eq!(
             loss_points(&losses),
             [
-                ("qdisc", 20, false),
-                ("udp-receive-queue", 10, true),
-                ("path", 70, false)
+                (LossPoint::Qdisc, 20, false),
+                (LossPoint::UdpReceiveQueue, 10, true),
+                (LossPoint::Path, 70, false)
             ]
         );
         assert_eq!(
@@ -642,13 +646,19 @@ mod tests {
         let (losses, _) = split_losses(&plan(1000), &path, &counters, &figures(100, 10, 0), None);
         assert_eq!(
             loss_points(&losses),
-            [("udp-receive-queue", 10, true), ("path", 90, true)]
+            [
+                (LossPoint::UdpReceiveQueue, 10, true),
+                (LossPoint::Path, 90, true)
+            ]
         );
         // Without the server's counters this is not certain.
         let (losses, _) = split_losses(&plan(1000), &path, &[], &figures(100, 10, 0), None);
         assert_eq!(
             loss_points(&losses),
-            [("udp-receive-queue", 10, true), ("path", 90, false)]
+            [
+                (LossPoint::UdpReceiveQueue, 10, true),
+                (LossPoint::Path, 90, false)
+            ]
         );
     }
 
@@ -657,9 +667,12 @@ mod tests {
         let mut plan = plan(1472);
         plan.udp_offload.gso = Some(true);
         plan.udp_offload.gro = Some(true);
-        let (losses, doubt) = split_losses(&plan, &lab_links(), &[], &figures(880, 20, 0), None);
-        assert_eq!(loss_points(&losses), [("udp-receive-queue", 880, true)]);
-        assert_eq!(doubt, None);
+        let (losses, caveat) = split_losses(&plan, &lab_links(), &[], &figures(880, 20, 0), None);
+        assert_eq!(
+            loss_points(&losses),
+            [(LossPoint::UdpReceiveQueue, 880, true)]
+        );
+        assert_eq!(caveat, None);
         let counters = [counter("s1", Some("p2"), name::QDISC, 5)];
         let (losses, _) = split_losses(&plan, &lab_links(), &counters, &figures(880, 18, 0), None);
         assert_eq!(losses.iter().map(|loss| loss.packets).sum::<u64>(), 880);
@@ -676,7 +689,7 @@ mod tests {
             counter("server", None, name::REASSEMBLED, 88),
             counter("server", None, name::REASSEMBLY_OPEN, 7),
         ];
-        let (losses, doubt) = split_losses(
+        let (losses, caveat) = split_losses(
             &plan(5888),
             &lab_links(),
             &counters,
@@ -685,9 +698,12 @@ mod tests {
         );
         assert_eq!(
             loss_points(&losses),
-            [("qdisc", 5, true), ("reassembly", 7, true)]
+            [
+                (LossPoint::Qdisc, 5, true),
+                (LossPoint::Reassembly, 7, true)
+            ]
         );
-        assert_eq!(doubt, None);
+        assert_eq!(caveat, None);
         // The kernel abandons a datagram with its first rejected fragment: each drop is one
         // datagram.
         let counters = [
@@ -696,7 +712,7 @@ mod tests {
             counter("server", None, name::REASSEMBLED, 574),
             counter("server", None, name::REASSEMBLY_OPEN, 1_148),
         ];
-        let (losses, doubt) = split_losses(
+        let (losses, caveat) = split_losses(
             &plan(5888),
             &lab_links(),
             &counters,
@@ -705,9 +721,12 @@ mod tests {
         );
         assert_eq!(
             loss_points(&losses),
-            [("qdisc", 10_129, true), ("reassembly", 1_148, true)]
+            [
+                (LossPoint::Qdisc, 10_129, true),
+                (LossPoint::Reassembly, 1_148, true)
+            ]
         );
-        assert_eq!(doubt, None);
+        assert_eq!(caveat, None);
         // Rejected for want of memory, each fragment counted.
         let counters = [
             counter("server", None, name::FRAGMENTS, 400),
@@ -723,7 +742,10 @@ mod tests {
         );
         assert_eq!(
             loss_points(&losses),
-            [("reassembly", 10, true), ("udp-receive-queue", 3, true)]
+            [
+                (LossPoint::Reassembly, 10, true),
+                (LossPoint::UdpReceiveQueue, 3, true)
+            ]
         );
     }
 }

@@ -1,10 +1,11 @@
 //! Attribution of lost datagrams to loss points, within the bounds of their counters.
 
+use linerate_record::ids::LossPoint;
+
 /// Bounds of the losses at one loss point, in datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossBounds {
-    /// Name in records.
-    pub point: &'static str,
+    pub point: LossPoint,
     /// Lower bound.
     pub least: u64,
     /// Upper bound; `u64::MAX` for none.
@@ -16,7 +17,7 @@ pub struct LossBounds {
 /// Losses attributed to one loss point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossShare {
-    pub point: &'static str,
+    pub point: LossPoint,
     /// Datagrams; the sum over all points is the total loss.
     pub packets: u64,
     /// Lower bound.
@@ -25,14 +26,11 @@ pub struct LossShare {
     pub most: u64,
 }
 
-/// Loss point without counters, and remainder that no counter explains.
-pub const PATH: &str = "path";
-
 /// Splits `lost` datagrams among loss points.
 ///
 /// With a fully visible path (`closed`), losses are distributed in proportion to the bounds, and
-/// the remainder goes to [`PATH`]. Otherwise the counters are upper bounds, used up in the order of
-/// the path, and [`PATH`] gets the rest. The shares always add up to `lost`.
+/// the remainder goes to [`LossPoint::Path`]. Otherwise the counters are upper bounds, used up in the order of
+/// the path, and [`LossPoint::Path`] gets the rest. The shares always add up to `lost`.
 #[must_use]
 pub fn attribute_losses(lost: u64, candidates: &[LossBounds], closed: bool) -> Vec<LossShare> {
     let mut points: Vec<LossBounds> = candidates
@@ -70,7 +68,7 @@ pub fn attribute_losses(lost: u64, candidates: &[LossBounds], closed: bool) -> V
         false => (unexplained, remainder(sum(&run_only, |point| point.least))),
     };
     points.push(LossBounds {
-        point: PATH,
+        point: LossPoint::Path,
         least: path.0,
         most: path.1,
         run_only: false,
@@ -139,10 +137,12 @@ fn distribute_rest(lost: u64, shares: &mut [LossShare], closed: bool) {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::LossPoint;
+
     use super::*;
     use proptest::prelude::*;
 
-    fn bounds(point: &'static str, least: u64, most: u64) -> LossBounds {
+    fn bounds(point: LossPoint, least: u64, most: u64) -> LossBounds {
         LossBounds {
             point,
             least,
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    fn exact(point: &'static str, packets: u64) -> LossBounds {
+    fn exact(point: LossPoint, packets: u64) -> LossBounds {
         LossBounds {
             run_only: true,
             ..bounds(point, packets, packets)
@@ -159,11 +159,7 @@ mod tests {
     }
 
     /// Returns `(point, packets, exact)` of points with losses.
-    fn shares(
-        lost: u64,
-        candidates: &[LossBounds],
-        closed: bool,
-    ) -> Vec<(&'static str, u64, bool)> {
+    fn shares(lost: u64, candidates: &[LossBounds], closed: bool) -> Vec<(LossPoint, u64, bool)> {
         attribute_losses(lost, candidates, closed)
             .into_iter()
             .filter(|share| share.packets > 0)
@@ -174,35 +170,59 @@ mod tests {
     #[test]
     fn with_a_visible_path_everything_is_exact() {
         for (lost, candidates, expected) in [
-            (0, vec![bounds("qdisc", 0, 0)], vec![]),
+            (0, vec![bounds(LossPoint::Qdisc, 0, 0)], vec![]),
             (
                 12,
-                vec![bounds("qdisc", 5, 5), exact("udp-receive-queue", 7)],
-                vec![("qdisc", 5, true), ("udp-receive-queue", 7, true)],
+                vec![
+                    bounds(LossPoint::Qdisc, 5, 5),
+                    exact(LossPoint::UdpReceiveQueue, 7),
+                ],
+                vec![
+                    (LossPoint::Qdisc, 5, true),
+                    (LossPoint::UdpReceiveQueue, 7, true),
+                ],
             ),
             // Two packets of the control connection were dropped, too.
             (
                 12,
-                vec![bounds("qdisc", 7, 7), exact("udp-receive-queue", 7)],
-                vec![("qdisc", 5, true), ("udp-receive-queue", 7, true)],
+                vec![
+                    bounds(LossPoint::Qdisc, 7, 7),
+                    exact(LossPoint::UdpReceiveQueue, 7),
+                ],
+                vec![
+                    (LossPoint::Qdisc, 5, true),
+                    (LossPoint::UdpReceiveQueue, 7, true),
+                ],
             ),
             // Super-datagrams of up to 44: the total determines the factor.
             (
                 100,
-                vec![bounds("qdisc", 3, 132), exact("udp-receive-queue", 7)],
-                vec![("qdisc", 93, true), ("udp-receive-queue", 7, true)],
+                vec![
+                    bounds(LossPoint::Qdisc, 3, 132),
+                    exact(LossPoint::UdpReceiveQueue, 7),
+                ],
+                vec![
+                    (LossPoint::Qdisc, 93, true),
+                    (LossPoint::UdpReceiveQueue, 7, true),
+                ],
             ),
             // Two points with super-datagrams: only the sum is certain.
             (
                 100,
-                vec![bounds("qdisc", 10, 100), bounds("softnet-backlog", 10, 100)],
-                vec![("qdisc", 50, false), ("softnet-backlog", 50, false)],
+                vec![
+                    bounds(LossPoint::Qdisc, 10, 100),
+                    bounds(LossPoint::SoftnetBacklog, 10, 100),
+                ],
+                vec![
+                    (LossPoint::Qdisc, 50, false),
+                    (LossPoint::SoftnetBacklog, 50, false),
+                ],
             ),
             // No point can have lost so many.
             (
                 50,
-                vec![bounds("qdisc", 10, 10)],
-                vec![("qdisc", 10, true), (PATH, 40, true)],
+                vec![bounds(LossPoint::Qdisc, 10, 10)],
+                vec![(LossPoint::Qdisc, 10, true), (LossPoint::Path, 40, true)],
             ),
         ] {
             assert_eq!(
@@ -218,28 +238,46 @@ mod tests {
         for (lost, candidates, expected) in [
             (
                 100,
-                vec![exact("udp-receive-queue", 60)],
-                vec![("udp-receive-queue", 60, true), (PATH, 40, true)],
+                vec![exact(LossPoint::UdpReceiveQueue, 60)],
+                vec![
+                    (LossPoint::UdpReceiveQueue, 60, true),
+                    (LossPoint::Path, 40, true),
+                ],
             ),
             (
                 100,
-                vec![bounds("qdisc", 0, 10), exact("udp-receive-queue", 60)],
                 vec![
-                    ("qdisc", 10, false),
-                    ("udp-receive-queue", 60, true),
-                    (PATH, 30, false),
+                    bounds(LossPoint::Qdisc, 0, 10),
+                    exact(LossPoint::UdpReceiveQueue, 60),
+                ],
+                vec![
+                    (LossPoint::Qdisc, 10, false),
+                    (LossPoint::UdpReceiveQueue, 60, true),
+                    (LossPoint::Path, 30, false),
                 ],
             ),
             // Other packets, more than our losses: the count of our own socket is exact.
             (
                 100,
-                vec![bounds("qdisc", 0, 5000), exact("udp-receive-queue", 60)],
-                vec![("qdisc", 40, false), ("udp-receive-queue", 60, true)],
+                vec![
+                    bounds(LossPoint::Qdisc, 0, 5000),
+                    exact(LossPoint::UdpReceiveQueue, 60),
+                ],
+                vec![
+                    (LossPoint::Qdisc, 40, false),
+                    (LossPoint::UdpReceiveQueue, 60, true),
+                ],
             ),
             (
                 30,
-                vec![bounds("qdisc", 0, 20), bounds("interface-rx", 0, 20)],
-                vec![("qdisc", 20, false), ("interface-rx", 10, false)],
+                vec![
+                    bounds(LossPoint::Qdisc, 0, 20),
+                    bounds(LossPoint::InterfaceRx, 0, 20),
+                ],
+                vec![
+                    (LossPoint::Qdisc, 20, false),
+                    (LossPoint::InterfaceRx, 10, false),
+                ],
             ),
         ] {
             assert_eq!(
@@ -253,7 +291,7 @@ mod tests {
     fn candidates() -> impl Strategy<Value = Vec<LossBounds>> {
         let one = (any::<bool>(), 0u64..2_000, 0u64..2_000, any::<bool>()).prop_map(
             |(huge, least, more, run_only)| LossBounds {
-                point: "qdisc",
+                point: LossPoint::Qdisc,
                 least,
                 most: if huge { u64::MAX } else { least + more },
                 run_only,
@@ -284,18 +322,18 @@ mod tests {
             let candidates: Vec<_> = truth
                 .iter()
                 .map(|&(packets, below, above)| {
-                    bounds("qdisc", packets.saturating_sub(below), packets + above)
+                    bounds(LossPoint::Qdisc, packets.saturating_sub(below), packets + above)
                 })
                 .collect();
             let closed = attribute_losses(lost, &candidates, true);
-            let kept = |parts: &[LossShare]| parts.iter().filter(|part| part.point != PATH).copied().collect::<Vec<_>>();
+            let kept = |parts: &[LossShare]| parts.iter().filter(|part| part.point != LossPoint::Path).copied().collect::<Vec<_>>();
             let possible: Vec<_> = truth.iter().zip(&candidates).filter(|(_, c)| c.most > 0).collect();
             for (part, ((packets, ..), _)) in kept(&closed).iter().zip(&possible) {
                 prop_assert!(part.least <= *packets && *packets <= part.most, "{part:?} {packets}");
             }
             let bounds: Vec<_> = candidates.iter().map(|c| LossBounds { least: 0, ..*c }).collect();
             let open = attribute_losses(lost + path, &bounds, false);
-            let rest = open.iter().find(|part| part.point == PATH).map_or((0, 0), |part| (part.least, part.most));
+            let rest = open.iter().find(|part| part.point == LossPoint::Path).map_or((0, 0), |part| (part.least, part.most));
             prop_assert!(rest.0 <= path && path <= rest.1, "{rest:?} {path}");
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use linerate_host::snapshot::{egress_interface, is_local_address, loss_counters};
 use linerate_record::facts::Role;
+use linerate_record::ids::LossPoint;
 use linerate_record::plan::{Direction, Plan, TransportProtocol};
 
 use super::counter_snapshot::in_namespace;
@@ -14,8 +15,7 @@ use super::{CounterLocation, CounterSnapshot, LabNetwork, PathLinks, role_name};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LiveLoss {
     pub direction: Direction,
-    /// Name as in the losses of a record: `qdisc`, `udp-receive-queue`.
-    pub point: &'static str,
+    pub point: LossPoint,
     /// Packets of all programs that share the counter; `None` where it is not visible.
     pub packets: Option<u64>,
 }
@@ -117,8 +117,8 @@ impl LiveLossView {
                 Direction::Send => [sockets[0], sockets[1]],
                 Direction::Receive => [sockets[1], sockets[0]],
             };
-            let first = ("sender-socket", sender.map(|[full, _]| full));
-            let last = ("udp-receive-queue", receiver.map(|[_, full]| full));
+            let first = (LossPoint::SenderSocket, sender.map(|[full, _]| full));
+            let last = (LossPoint::UdpReceiveQueue, receiver.map(|[_, full]| full));
             let path_losses = self.path.counted_losses(direction, &counters);
             let points = (self.is_udp.then_some(first).into_iter())
                 .chain(path_losses)
@@ -143,7 +143,7 @@ fn full_buffer_counts(location: &CounterLocation, ipv6: bool) -> Option<[u64; 2]
     in_namespace(location, || loss_counters::read_udp_buffer_errors(ipv6)).ok()?
 }
 
-/// Returns the local address that the kernel uses towards `remote`; sends nothing.
+/// Returns the local address that the kernel uses towards `server`; sends nothing.
 fn local_address_towards(server: IpAddr) -> Option<IpAddr> {
     let any = if server.is_ipv6() {
         "[::]:0"
@@ -161,7 +161,7 @@ mod tests {
 
     use super::*;
 
-    fn visible_points(losses: &[LiveLoss]) -> Vec<(&'static str, bool)> {
+    fn visible_points(losses: &[LiveLoss]) -> Vec<(LossPoint, bool)> {
         let visible = |losses: &LiveLoss| (losses.point, losses.packets.is_some());
         losses.iter().map(visible).collect()
     }
@@ -171,8 +171,15 @@ mod tests {
         let plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "192.0.2.1");
         let view = LiveLossView::open(None, "192.0.2.1".parse().unwrap(), &plan);
         let points = visible_points(&view.read());
-        assert!(points.contains(&("sender-socket", true)), "{points:?}");
-        for point in ["interface-rx", "softnet-backlog", "udp-receive-queue"] {
+        assert!(
+            points.contains(&(LossPoint::SenderSocket, true)),
+            "{points:?}"
+        );
+        for point in [
+            LossPoint::InterfaceRx,
+            LossPoint::SoftnetBacklog,
+            LossPoint::UdpReceiveQueue,
+        ] {
             assert!(points.contains(&(point, false)), "{points:?}");
         }
     }
@@ -197,7 +204,7 @@ mod tests {
         );
         let queue = losses
             .iter()
-            .find(|losses| losses.point == "udp-receive-queue");
+            .find(|losses| losses.point == LossPoint::UdpReceiveQueue);
         assert!(queue.unwrap().packets > Some(100), "{losses:?}");
     }
 }

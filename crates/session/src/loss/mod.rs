@@ -1,9 +1,9 @@
 //! Loss accounting: counters of all loss points on the path, read before and after a run, and the
 //! losses that follow from them.
 //!
-//! [`ledger`] reads counters, [`network`] finds the hops of a direction, [`places`] converts
-//! counters to bounds in datagrams, and [`attribution`] computes the losses. Only the first does I/O.
-//! [`live_view`] shows the counters during a run.
+//! [`counter_snapshot`] reads counters, [`lab_network`] finds the hops of a direction,
+//! [`accounting`] converts counters to bounds in datagrams, and [`attribution`] computes the
+//! losses. Only the first does I/O. [`live_view`] shows the counters during a run.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -104,6 +104,7 @@ impl PathCounters {
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::LossPoint;
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
     use linerate_record::record::{DirectionFigures, Summary};
 
@@ -119,12 +120,23 @@ mod tests {
         let plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "10.9.0.1");
         let path = PathLinks::between_ends(None, None, false, false);
         // Frames of other traffic are dropped too, so the count is an upper bound.
-        let (at_ring, rest) = (("interface-rx", 57, false), ("path", 3, false));
+        let (at_ring, rest) = (
+            (LossPoint::InterfaceRx, 57, false),
+            (LossPoint::Path, 3, false),
+        );
         for (role, direction, expected) in [
             (Role::Client, Direction::Receive, vec![at_ring, rest]),
             (Role::Server, Direction::Send, vec![at_ring, rest]),
-            (Role::Client, Direction::Send, vec![("path", 60, false)]),
-            (Role::Server, Direction::Receive, vec![("path", 60, false)]),
+            (
+                Role::Client,
+                Direction::Send,
+                vec![(LossPoint::Path, 60, false)],
+            ),
+            (
+                Role::Server,
+                Direction::Receive,
+                vec![(LossPoint::Path, 60, false)],
+            ),
         ] {
             let figures = DirectionFigures {
                 direction,
@@ -137,7 +149,7 @@ mod tests {
             let counters = netstack_counters(role, &stack);
             let (losses, _) = account_losses(&plan, &path, &counters, &[figures], |_| None);
             let points = losses.iter();
-            let points = points.map(|loss| (loss.place.as_str(), loss.packets, loss.exact));
+            let points = points.map(|loss| (loss.place.known().unwrap(), loss.packets, loss.exact));
             assert_eq!(
                 points.collect::<Vec<_>>(),
                 expected,

@@ -1,6 +1,7 @@
 //! Comparison of the remote end's report with the counts of this end.
 
 use linerate_protocol::remote_report::RemoteFigures;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Plan, TransportProtocol};
 use linerate_record::record::{Caveat, Summary};
 
@@ -155,7 +156,7 @@ pub(super) fn check_counts(
     // Payload in flight at the start of counting is counted where it arrives only.
     if let Some((arrived, sent)) = exceeds(arrived, sent).filter(|_| plan.omit_ns == 0) {
         return Some(Caveat::new(
-            "counts-contradict",
+            CaveatId::CountsContradict,
             format!(
                 "{arrived} B arrived by one end's count, but {sent} B were sent by the other's: one of \
                  them counts something else"
@@ -165,7 +166,7 @@ pub(super) fn check_counts(
     let (lost, gaps) = remote.lost.zip(report.lost.filter(|_| sends))?;
     let uncounted = lost.checked_sub(gaps).filter(|&uncounted| uncounted > 0)?;
     Some(Caveat::new(
-        "end-not-counted",
+        CaveatId::EndNotCounted,
         format!(
             "the receiver missed {gaps} datagrams by their sequence numbers; {uncounted} more did not arrive before \
              it stopped counting"

@@ -33,7 +33,7 @@ fn report_of(id: Option<u32>, direction: Direction, figures: RemoteFigures) -> R
     }
 }
 
-fn doubts(record: &Record) -> Vec<&str> {
+fn caveats(record: &Record) -> Vec<&str> {
     record.validity.iter().map(|d| d.id.as_str()).collect()
 }
 
@@ -46,7 +46,7 @@ fn remote_reports_of_datagrams() {
         received: Option<u64>,
         lost: Option<u64>,
         goodput: Option<f64>,
-        doubt: Option<&'static str>,
+        caveat: Option<&'static str>,
     }
     let rows = [
         ReportCase {
@@ -61,7 +61,7 @@ fn remote_reports_of_datagrams() {
             received: Some(990),
             lost: Some(10),
             goodput: Some(99_000.0 * 8.0 / 2.0),
-            doubt: None,
+            caveat: None,
         },
         ReportCase {
             name: "the last ones never came, so no number after them shows it",
@@ -74,7 +74,7 @@ fn remote_reports_of_datagrams() {
             received: Some(980),
             lost: Some(20),
             goodput: Some(98_000.0 * 8.0),
-            doubt: Some("end-not-counted"),
+            caveat: Some("end-not-counted"),
         },
         ReportCase {
             name: "bytes alone, as a board's console has them",
@@ -85,7 +85,7 @@ fn remote_reports_of_datagrams() {
             received: None,
             lost: None,
             goodput: Some(50_000.0 * 8.0),
-            doubt: None,
+            caveat: None,
         },
         ReportCase {
             name: "datagrams alone",
@@ -96,7 +96,7 @@ fn remote_reports_of_datagrams() {
             received: Some(400),
             lost: Some(600),
             goodput: None,
-            doubt: None,
+            caveat: None,
         },
         ReportCase {
             name: "nothing",
@@ -104,7 +104,7 @@ fn remote_reports_of_datagrams() {
             received: None,
             lost: None,
             goodput: None,
-            doubt: Some("far-count-unknown"),
+            caveat: Some("remote-count-unknown"),
         },
         ReportCase {
             name: "more than was sent",
@@ -116,7 +116,7 @@ fn remote_reports_of_datagrams() {
             received: Some(2_000),
             lost: Some(0),
             goodput: Some(1_600_000.0),
-            doubt: Some("counts-contradict"),
+            caveat: Some("counts-contradict"),
         },
     ];
     for row in rows {
@@ -138,8 +138,8 @@ fn remote_reports_of_datagrams() {
             "{name}"
         );
         assert_eq!(summary.goodput_bps, row.goodput, "{name}");
-        let expected: Vec<_> = row.doubt.into_iter().collect();
-        assert_eq!(doubts(&record), expected, "{name}");
+        let expected: Vec<_> = row.caveat.into_iter().collect();
+        assert_eq!(caveats(&record), expected, "{name}");
         assert_eq!(
             record.plan.peer_protocol.as_deref(),
             Some("iperf3"),
@@ -212,7 +212,7 @@ fn both_ends_name_directions_as_the_client_sees_them() {
         assert_eq!(summary.offered_bps, Some(8_000.0), "{role:?} {flow_role:?}");
         assert_eq!(record.hosts[0].role, Some(role));
         assert_eq!(
-            doubts(&record),
+            caveats(&record),
             Vec::<&str>::new(),
             "{role:?} {flow_role:?}"
         );
@@ -264,7 +264,7 @@ fn over_tcp_acknowledgements_replace_a_report() {
     assert_eq!(record.summary.bytes_received, Some(100_000));
     assert_eq!(record.summary.goodput_bps, Some(400_000.0));
     assert_eq!(record.summary.duration_ns, Some(2 * SECOND));
-    assert_eq!(doubts(&record), ["counted-by-acknowledgement"]);
+    assert_eq!(caveats(&record), ["counted-by-acknowledgement"]);
 
     let test = test_of(
         Role::Client,
@@ -274,7 +274,7 @@ fn over_tcp_acknowledgements_replace_a_report() {
     let (record, _) = test.into_record();
     assert_eq!(record.summary.bytes_received, None);
     assert_eq!(record.summary.goodput_bps, None);
-    assert_eq!(doubts(&record), ["far-count-unknown"]);
+    assert_eq!(caveats(&record), ["remote-count-unknown"]);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn behind_omitted_time_more_may_arrive_than_was_sent() {
         };
         test.remote_report = report_of(Some(1), Direction::Send, figures);
         let (record, _) = test.into_record();
-        assert_eq!(doubts(&record), expected, "{omit_ns}");
+        assert_eq!(caveats(&record), expected, "{omit_ns}");
     }
 }
 
@@ -405,7 +405,7 @@ fn a_partial_count_is_not_reported_as_the_total() {
     let streams = &record.directions[0].streams;
     assert_eq!(streams[0].summary.lost, None);
     assert_eq!(streams[1].summary.lost, Some(100));
-    assert_eq!(doubts(&record), ["far-count-unknown"]);
+    assert_eq!(caveats(&record), ["remote-count-unknown"]);
 }
 
 #[test]
@@ -433,7 +433,7 @@ fn round_trips_need_no_remote_report() {
     assert_eq!(record.summary.loss_fraction, Some(0.0));
     assert_eq!(record.summary.mismatched, None);
     assert!(record.histograms.contains_key("rtt_ns"));
-    assert_eq!(doubts(&record), Vec::<&str>::new());
+    assert_eq!(caveats(&record), Vec::<&str>::new());
 }
 
 #[test]
@@ -444,14 +444,14 @@ fn an_interrupted_test_and_a_vanished_peer_are_marked() {
         plan,
         &[FlowCounts::new(1, FlowRole::Receiver)],
     );
-    test.failure = Some(MeasureError::PeerLost {
+    test.failure = Some(SessionError::PeerLost {
         peer: ([192, 0, 2, 1], 5201).into(),
         reason: "the connection was reset".to_owned(),
     });
     test.remote_report.text = Some("é".repeat(MAX_SERVER_TEXT_BYTES));
     let (record, failure) = test.into_record();
     assert!(failure.is_some() && record.interrupted);
-    assert_eq!(doubts(&record), ["peer-vanished"]);
+    assert_eq!(caveats(&record), ["peer-vanished"]);
     let text = record.server_text.unwrap();
     assert!(text.len() <= MAX_SERVER_TEXT_BYTES && text.len() + 2 > MAX_SERVER_TEXT_BYTES);
 }

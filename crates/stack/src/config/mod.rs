@@ -228,8 +228,8 @@ impl StackConfig {
         key_entry.parse(self, value)
     }
 
-    /// Returns the value of a key in the form that [`StackConfig::set`] accepts; `None` for an unknown
-    /// key.
+    /// Returns the value of a key in the form that [`StackConfig::set`] accepts; `None` for an
+    /// unknown key.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<String> {
         let key_entry = KEYS.iter().find(|candidate| candidate.name == key)?;

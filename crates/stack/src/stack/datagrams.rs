@@ -121,8 +121,8 @@ impl Stack {
         self.udp.receive(&mut self.link, socket, take)
     }
 
-    /// Receives the waiting datagrams, up to `max_count`, and passes each to `take`; returns the number
-    /// received.
+    /// Receives the waiting datagrams, up to `max_count`, and passes each to `take`; returns the
+    /// number received.
     ///
     /// # Errors
     /// Errors of [`Stack::udp_receive`], if the first datagram fails.

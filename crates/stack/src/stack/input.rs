@@ -256,7 +256,7 @@ enum PacketClass {
     OtherProtocol(IpHeader),
 }
 
-/// Classifies a packet; `ipv4_header` is `None` if it could not be parsed.
+/// Classifies a packet; `header` is `None` if it could not be parsed.
 #[inline(always)]
 fn classify_packet(
     link: &mut LinkLayer,

@@ -4,20 +4,20 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::task::Poll;
 
 use smoltcp::iface::{SocketHandle, SocketSet, SocketStorage};
-use smoltcp::socket::tcp::{self, SocketBuffer, State};
+use smoltcp::socket::tcp;
+use smoltcp::socket::tcp::{SocketBuffer, State};
 
 use super::recovery::{AckReplay, LossRecovery, sequence_distance};
 use super::smoltcp_device::SendState;
-use super::window_edge::{self, HeadersOnly};
-use crate::Nanos;
+use super::window_edge;
+use super::window_edge::HeadersOnly;
 use crate::counters::Counters;
 use crate::error::StackError;
-use crate::pmtu_cache::PathMtu;
-use crate::prefault;
+use crate::path_mtu_cache::PathMtu;
 use crate::socket::{SocketId, SocketKind, TcpState, UnreachableReason};
-use crate::wire::ip::{self, IpHeader};
-use crate::wire::{ACK, RST, SYN, TCP_BYTES, read_u16, read_u32};
-
+use crate::wire::ip::IpHeader;
+use crate::wire::{ACK, RST, SYN, TCP_BYTES, ip, read_u16, read_u32};
+use crate::{Nanos, prefault};
 /// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionOwner {
@@ -196,8 +196,8 @@ impl TcpConnection {
         ))
     }
 
-    /// Processes a SYN or SYN-ACK. `max_payload` is the maximum payload of segments on the local link,
-    /// and `path_mtu` the entry of the path MTU cache.
+    /// Processes a SYN or SYN-ACK. `max_payload` is the maximum payload of segments on the local
+    /// link, and `path` the entry of the path MTU cache.
     pub(super) fn on_syn(&mut self, segment: &[u8], max_payload: u16, path: Option<PathMtu>) {
         self.recovery.on_syn(segment);
         self.send_state.peer_mss = window_edge::peer_mss(segment);
@@ -354,11 +354,11 @@ impl TcpConnection {
         };
     }
 
-    /// Returns the bytes that may leave now in full segments with `segment_payload` bytes of payload; less
-    /// than `least` written bytes count as none. They are limited by the data written, the peer's
-    /// window and, if `has_congestion_control`, the congestion window, of which only the largest flight so far is
-    /// known. Zero during loss recovery, or if segments of that size exceed the peer's limit or the
-    /// path MTU.
+    /// Returns the bytes that may leave now in full segments with `segment_payload` bytes of
+    /// payload; less than `min_bytes` written bytes count as none. They are limited by the data
+    /// written, the peer's window and, if `has_congestion_control`, the congestion window, of which
+    /// only the largest flight so far is known. Zero during loss recovery, or if segments of that
+    /// size exceed the peer's limit or the path MTU.
     #[inline]
     pub(super) fn full_segment_bytes(
         &self,
@@ -472,8 +472,8 @@ impl TcpConnection {
         number.wrapping_sub(start) < up_to.wrapping_sub(start)
     }
 
-    /// Limits packets to a path MTU; `max_payload` is the maximum payload on the local link. Returns
-    /// whether that is a reduction.
+    /// Limits packets to a path MTU; `max_payload` is the maximum payload on the local link.
+    /// Returns whether that is a reduction.
     pub(super) fn reduce_path_mtu(
         &mut self,
         mtu: u16,

@@ -10,10 +10,10 @@ use smoltcp::socket::tcp::State;
 use super::TcpLayer;
 use super::recovery::AckReplay;
 use crate::link::LinkLayer;
-use crate::pmtu_cache::plausible_mtu;
+use crate::path_mtu_cache::plausible_mtu;
 use crate::socket::UnreachableReason;
-use crate::wire::ip::{self, IpHeader};
-use crate::wire::{ICMPV6, TCP, checksum_sum, combine_sums, read_u16, read_u32};
+use crate::wire::ip::IpHeader;
+use crate::wire::{ICMPV6, TCP, checksum_sum, combine_sums, ip, read_u16, read_u32};
 
 const HEADER_BYTES: usize = 8;
 

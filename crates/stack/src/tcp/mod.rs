@@ -127,7 +127,7 @@ impl SmoltcpClock {
         Instant::from_micros(us as i64 + 1)
     }
 
-    /// Returns the stack's time at which smoltcp's clock shows `smoltcp_instant`.
+    /// Returns the stack's time at which smoltcp's clock shows `instant`.
     fn stack_time(&self, instant: Instant) -> Nanos {
         let us = instant.total_micros().max(1) as u128 - 1;
         let ns = (us * u128::from(self.min_rto_us)).div_ceil(1_000);

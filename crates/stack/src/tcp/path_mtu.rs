@@ -13,10 +13,8 @@
 
 use super::smoltcp_device::SendState;
 use crate::Nanos;
-use crate::pmtu_cache::{MIN_PMTU_V4, MIN_PMTU_V6, PMTU_LIFETIME_NS};
-use crate::wire::ip;
-use crate::wire::{FIN, PSH, TCP_BYTES, read_u16, read_u32, write_u16};
-
+use crate::path_mtu_cache::{MIN_PMTU_V4, MIN_PMTU_V6, PMTU_LIFETIME_NS};
+use crate::wire::{FIN, PSH, TCP_BYTES, ip, read_u16, read_u32, write_u16};
 /// Timeouts of the same segment after which its length is suspected. Linux, which returns to longer
 /// ones sooner, suspects it after three (tcp_retries1). With 5 % random loss, a million segments do
 /// not suffer five in a row, nor does a link that is down for a second cause them.
@@ -92,8 +90,9 @@ impl SendState {
         self.timeout_repeats.1 >= SUSPECT_TIMEOUTS - 1
     }
 
-    /// Handles a suspected segment that is split into `segment_payload` bytes of payload. After enough
-    /// timeouts the path MTU is reduced, unless the segment is short; returns whether it was.
+    /// Handles a suspected segment that is split into `segment_payload` bytes of payload. After
+    /// enough timeouts the path MTU is reduced, unless the segment is short; returns whether it
+    /// was.
     #[cold]
     pub(super) fn reduce_if_black_hole(
         &mut self,

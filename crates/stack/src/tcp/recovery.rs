@@ -67,9 +67,9 @@ pub(super) struct LossRecovery {
     /// RecoveryPoint (RFC 6675): SND.NXT when a loss was detected. Until it is acknowledged, an
     /// acknowledgement that advances ends at the next lost segment.
     recovery_point: Option<u32>,
-    /// Segment that smoltcp was last made to retransmit. Before `recovery_point` another one may be missing
-    /// that was not known when everything before it was acknowledged: it is detected by its own
-    /// duplicates.
+    /// Segment that smoltcp was last made to retransmit. Before `recovery_point` another one may be
+    /// missing that was not known when everything before it was acknowledged: it is detected by its
+    /// own duplicates.
     last_requested: Option<u32>,
     /// SND.NXT when smoltcp's timeout expired: it retransmits everything up to here, and duplicates
     /// caused by data that had arrived are to be ignored (RFC 6582, section 4).
@@ -211,7 +211,7 @@ impl LossRecovery {
         self.recovery_point.is_none() && self.timeout_recovery_point.is_none()
     }
 
-    /// Returns the unacknowledged bytes before `snd_nxt`.
+    /// Returns the unacknowledged bytes before `up_to`.
     #[inline]
     pub(super) fn bytes_in_flight(&self, up_to: u32) -> Option<u32> {
         let number = self.snd_una?;
@@ -383,7 +383,7 @@ fn window_shift(header: &[u8]) -> u8 {
     shift
 }
 
-/// Calls `feed` with type and content of each option in a header.
+/// Calls `show` with type and content of each option in a header.
 fn for_each_option(header: &[u8], mut show: impl FnMut(u8, &[u8])) {
     let mut options = header.get(20..).unwrap_or_default();
     loop {

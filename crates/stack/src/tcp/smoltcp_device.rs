@@ -14,7 +14,7 @@ use super::{SegmentFormat, path_mtu, window_edge};
 use crate::Nanos;
 use crate::config::PshPolicy;
 use crate::link::LinkLayer;
-use crate::pmtu_cache::MIN_PMTU_V4;
+use crate::path_mtu_cache::MIN_PMTU_V4;
 use crate::socket::SocketId;
 use crate::stage_watch::FrameMark;
 use crate::wire::{

@@ -215,7 +215,7 @@ impl TcpLayer {
             if matches!(connection.socket().state(), State::Listen | State::SynSent) {
                 connection.read_sequence = first_sequence.wrapping_add(1);
                 let max_payload = self.format.max_payload.for_version(header.to.is_ipv4());
-                connection.on_syn(segment, max_payload, link.pmtu_cache.get(header.from));
+                connection.on_syn(segment, max_payload, link.path_mtu_cache.get(header.from));
             }
         }
         if connection.acks_unsent_data(segment) && self.challenge_unsent_ack(link, now, index) {

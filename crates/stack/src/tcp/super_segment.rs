@@ -57,8 +57,8 @@ impl SuperSegmentSender {
         )
     }
 
-    /// Sends super-segments while the ring has space for all of one and `room` allows it. Returns
-    /// the number of single segments that may follow, and the result of the last poll.
+    /// Sends super-segments while the ring has space for all of one and `sendable` allows it.
+    /// Returns the number of single segments that may follow, and the result of the last poll.
     ///
     /// Not inlined, apart from the path of single segments: choosing the interface for each of them
     /// made round trips of 64 B two percent slower.

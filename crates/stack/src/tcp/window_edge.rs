@@ -196,8 +196,8 @@ pub(super) fn acknowledged_number(segment: &[u8]) -> Option<u32> {
     (flags & SYN_RST == 0 && flags & ACK != 0).then(|| read_u32(segment, 8))
 }
 
-/// Lowers the Maximum Segment Size option of a SYN to `max_mss` (RFC 9293, section 3.2); zero counts
-/// as absent value. Returns whether the option is there. The caller updates the checksum.
+/// Lowers the Maximum Segment Size option of a SYN to `max_mss` (RFC 9293, section 3.2); zero
+/// counts as absent value. Returns whether the option is there. The caller updates the checksum.
 pub(super) fn limit_mss(tcp: &mut [u8], max_mss: u16) -> bool {
     let Some((at, value)) = find_mss_option(tcp) else {
         return false;
@@ -241,7 +241,8 @@ fn find_mss_option(tcp: &[u8]) -> Option<(usize, u16)> {
 }
 
 /// Returns the acknowledgement to process in place of a segment whose payload does not fit into
-/// smoltcp's buffer. `read_sequence` is the sequence number of the next byte that the application reads.
+/// smoltcp's buffer. `read_sequence` is the sequence number of the next byte that the application
+/// reads.
 #[inline]
 pub(super) fn ack_beyond_buffer(
     socket: &Socket<'_>,
@@ -279,8 +280,8 @@ fn without_payload(
     HeadersOnly::ack_of(expected, header, packet)
 }
 
-/// Returns the acknowledgement of a segment that smoltcp would drop. `read_sequence` is the sequence number
-/// of the next byte that the application reads.
+/// Returns the acknowledgement of a segment that smoltcp would drop. `read_sequence` is the
+/// sequence number of the next byte that the application reads.
 #[inline]
 pub(super) fn ack_outside_window(
     socket: &Socket<'_>,

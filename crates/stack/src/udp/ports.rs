@@ -84,8 +84,8 @@ impl PortTable {
         self.pair_count += 1;
     }
 
-    /// Removes a socket bound to one peer. `addresses_of` returns the addresses of later entries, which may
-    /// move up.
+    /// Removes a socket bound to one peer. `addresses_of` returns the addresses of later entries,
+    /// which may move up.
     pub(crate) fn remove_pair(
         &mut self,
         local: SocketAddr,

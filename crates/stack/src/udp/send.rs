@@ -12,12 +12,11 @@ use super::{UdpLayer, UdpSocket};
 use crate::config::ChecksumMode;
 use crate::error::StackError;
 use crate::link::LinkLayer;
-use crate::pmtu_cache::PmtuCache;
+use crate::path_mtu_cache::PathMtuCache;
 use crate::socket::SocketId;
 use crate::stage_watch::FrameMark;
 use crate::wire::ip::{V4_BYTES, V6_BYTES};
 use crate::wire::{ETHERNET_BYTES, UDP, UDP_BYTES, ip, write_u16};
-
 const MAX_HEADER_BYTES: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
 
 /// Prepared headers for one peer: a datagram then costs a copy and a few additions.
@@ -91,7 +90,7 @@ impl HeaderTemplate {
     }
 
     /// Records a datagram that a router may report as too long.
-    fn record_long(&mut self, port: u16, paths: &mut PmtuCache) {
+    fn record_long(&mut self, port: u16, paths: &mut PathMtuCache) {
         if self.flow_hash == 0 {
             let local = SocketAddr::new(self.from, port);
             self.flow_hash = paths.datagrams.flow_hash(local, self.to);
@@ -320,10 +319,10 @@ impl UdpLayer {
         let socket = &mut self.sockets[id.index as usize];
         let number = socket.sent;
         socket.sent = number.wrapping_add(1);
-        if PmtuCache::may_exceed_path(head + UDP_BYTES + bytes, head == V4_BYTES) {
+        if PathMtuCache::may_exceed_path(head + UDP_BYTES + bytes, head == V4_BYTES) {
             socket
                 .template
-                .record_long(socket.port, &mut link.pmtu_cache);
+                .record_long(socket.port, &mut link.path_mtu_cache);
         }
         if let Some(watch) = &link.stage_watch {
             link.mark = Some(FrameMark {
@@ -367,7 +366,7 @@ impl UdpLayer {
             .or_else(|| link.addressing.source_for(address));
         let from = from.ok_or(StackError::NoRoute { address })?;
         socket.template.fill(link, from, socket.port, to);
-        socket.template.packet_limit = link.pmtu_cache.packet_limit(address, self.mtu);
+        socket.template.packet_limit = link.path_mtu_cache.packet_limit(address, self.mtu);
         let resolved = link.resolve_neighbor(hop);
         let template = &mut self.sockets[id.index as usize].template;
         template.epoch = match resolved {
@@ -433,10 +432,10 @@ impl UdpLayer {
         }
         let socket = &mut self.sockets[id.index as usize];
         socket.sent = socket.sent.wrapping_add(1);
-        if PmtuCache::may_exceed_path(head + length, head == V4_BYTES) {
+        if PathMtuCache::may_exceed_path(head + length, head == V4_BYTES) {
             socket
                 .template
-                .record_long(socket.port, &mut link.pmtu_cache);
+                .record_long(socket.port, &mut link.path_mtu_cache);
         }
         let addresses = (from, to.ip());
         self.fragmenter.send(link, addresses, UDP, packet_limit);

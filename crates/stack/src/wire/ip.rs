@@ -177,8 +177,8 @@ fn skip_packet_extensions(packet: &[u8]) -> Result<(u8, usize), Option<HeaderPro
 }
 
 /// Skips extension headers. The first one is of type `protocol`, is announced by the field at
-/// offset `field_at`, and begins at `at`. Returns the protocol behind them, and its offset. The error
-/// is the problem to report, or `None` for silent discard.
+/// offset `field_at`, and begins at `at`. Returns the protocol behind them, and its offset. The
+/// error is the problem to report, or `None` for silent discard.
 #[inline]
 pub(crate) fn skip_extensions(
     packet: &[u8],
@@ -246,8 +246,8 @@ fn skip_extension(
     Ok(end)
 }
 
-/// Calls `is_wanted` with type and offset of each header of a packet, without validating them, until it
-/// returns true.
+/// Calls `is_wanted` with type and offset of each header of a packet, without validating them,
+/// until it returns true.
 fn find_header(packet: &[u8], mut is_wanted: impl FnMut(u8, usize) -> bool) -> bool {
     let (mut kind, mut at) = (packet[NEXT_HEADER_OFFSET], V6_BYTES);
     loop {

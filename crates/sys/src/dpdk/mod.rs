@@ -242,7 +242,7 @@ impl DpdkDevice {
     }
 
     /// Forwards received frames to another port, unread, by at most `polls` polls, of which the
-    /// first `weigh` read the lengths. For the receive queue of this port together with the
+    /// first `sized_polls` read the lengths. For the receive queue of this port together with the
     /// transmit queue of the other.
     pub fn forward_to(
         &self,

@@ -184,7 +184,7 @@ impl Burst {
         count
     }
 
-    /// Keeps the frames for which `max_cached` returns true, and passes the others to `discard`.
+    /// Keeps the frames for which `keep` returns true, and passes the others to `discard`.
     pub fn retain(
         &mut self,
         mut keep: impl FnMut(&mut Frame) -> bool,
@@ -231,7 +231,8 @@ impl Burst {
         self.for_each_numbered_mut(memory, |_, bytes| change(bytes));
     }
 
-    /// Like [`Burst::for_each_mut`], with the slot number of each frame ([`FrameRegion::slot_number`]).
+    /// Like [`Burst::for_each_mut`], with the slot number of each frame
+    /// ([`FrameRegion::slot_number`]).
     #[inline(always)]
     pub fn for_each_numbered_mut(
         &mut self,

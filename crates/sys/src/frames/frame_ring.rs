@@ -12,12 +12,12 @@ use crate::frames::ring_cursor::{ReceiveCursor, RingIndices, SendCursor, SharedI
 pub trait RingSlots {
     /// Number of slots; a power of two.
     fn count(&self) -> usize;
-    /// Copies `words` to the slots from `at` on; they do not exceed the last slot.
+    /// Copies `handles` to the slots from `at` on; they do not exceed the last slot.
     ///
     /// # Safety
     /// No other thread reads or writes these slots meanwhile.
     unsafe fn write(&self, at: usize, handles: &[u64]);
-    /// Copies slots from `at` on to `words`; returns their [`total_bytes`].
+    /// Copies slots from `at` on to `handles`; returns their [`total_bytes`].
     ///
     /// # Safety
     /// No other thread writes these slots meanwhile.
@@ -154,7 +154,7 @@ fn ring_with_slots<W: SharedIndex, S: RingSlots>(
 }
 
 impl<W: SharedIndex, S: RingSlots> RingSender<W, S> {
-    /// Puts in handles from the front of `words` until the ring is full; returns their number.
+    /// Copies from the front of `handles` until the ring is full; returns the number copied.
     #[inline(always)]
     pub fn push(&mut self, handles: &[u64]) -> usize {
         let shared = &*self.shared;
@@ -165,8 +165,8 @@ impl<W: SharedIndex, S: RingSlots> RingSender<W, S> {
         }
         let at = self.cursor.position() as usize & (shared.slots.count() - 1);
         let until_wrap = count.min(shared.slots.count() - at);
-        // SAFETY: `free_slots` returned that the receiver has emptied these slots, and it reads none of
-        // them before `publish`; `&mut self` is the only sender.
+        // SAFETY: `free_slots` returned that the receiver has emptied these slots, and it reads
+        // none of them before `publish`; `&mut self` is the only sender.
         unsafe { shared.slots.write(at, &handles[..until_wrap]) };
         if until_wrap < count {
             // SAFETY: as above, from the start of the array.
@@ -178,7 +178,7 @@ impl<W: SharedIndex, S: RingSlots> RingSender<W, S> {
 }
 
 impl<W: SharedIndex, S: RingSlots> RingReceiver<W, S> {
-    /// Takes handles until the ring is empty or `words` is full; returns their number and their
+    /// Takes handles until the ring is empty or `handles` is full; returns their number and their
     /// [`total_bytes`].
     #[inline(always)]
     pub fn pop(&mut self, handles: &mut [u64]) -> (usize, u64) {
@@ -190,8 +190,8 @@ impl<W: SharedIndex, S: RingSlots> RingReceiver<W, S> {
         }
         let at = self.cursor.position() as usize & (shared.slots.count() - 1);
         let until_wrap = count.min(shared.slots.count() - at);
-        // SAFETY: `filled_slots` returned that the sender has published these slots, and it writes none
-        // of them before `release_slots`; `&mut self` is the only receiver.
+        // SAFETY: `filled_slots` returned that the sender has published these slots, and it writes
+        // none of them before `release_slots`; `&mut self` is the only receiver.
         let mut total = unsafe { shared.slots.read(at, &mut handles[..until_wrap]) };
         if until_wrap < count {
             // SAFETY: as above, from the start of the array.

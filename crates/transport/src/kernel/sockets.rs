@@ -78,6 +78,7 @@ impl PeerFilter {
     }
 
     /// Returns whether a datagram from `address` is accepted; records the sender.
+    #[inline]
     fn accepts(&mut self, address: SocketAddress) -> bool {
         let Some(sender) = address.to_std() else {
             return false;
@@ -109,6 +110,7 @@ impl PeerFilter {
 }
 
 /// Compares address and port; the scope of a link-local address is ignored.
+#[inline]
 fn is_same_endpoint(a: SocketAddr, b: SocketAddr) -> bool {
     a.port() == b.port() && a.ip().to_canonical() == b.ip().to_canonical()
 }

@@ -67,6 +67,7 @@ impl TimestampingDevice {
     }
 
     /// Converts a hardware timestamp to our clock.
+    #[inline]
     pub fn to_monotonic_ns(&self, stamp_ns: Nanos, bridge: &RealtimeConverter) -> Nanos {
         bridge.to_monotonic(self.clock.to_realtime(stamp_ns))
     }

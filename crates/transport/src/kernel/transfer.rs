@@ -17,8 +17,7 @@ use crate::call_times::{CallOutcome, CallRecorder, TransportCall, poll_readiness
 use crate::copy_mode::{CopyMode, ZeroCopySends};
 
 /// Pause between two tries to send while the remote end is unreachable: a route or link takes
-/// longer
-/// to return.
+/// longer to return.
 const UNREACHABLE_RETRY: Duration = Duration::from_millis(1);
 
 /// Buffer that holds the payload to send.

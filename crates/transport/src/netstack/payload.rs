@@ -33,8 +33,7 @@ macro_rules! socket {
 }
 
 /// Content of payload that is written directly into the stack's buffers. The buffers hold older
-/// data
-/// of other flows, and a normal program writes all that it sends.
+/// data of other flows, and a normal program writes all that it sends.
 const FILL_BYTE: u8 = 0x55;
 
 impl Transport for NetstackTransport {
@@ -214,6 +213,7 @@ impl Transport for NetstackTransport {
         })
     }
 
+    #[inline]
     fn max_burst(&self, slot: SocketSlot, _: usize) -> usize {
         self.sockets.get(slot).batch.max(1)
     }
@@ -386,11 +386,13 @@ impl Transport for NetstackTransport {
 
     fn deregister(&mut self, _: SocketSlot) {}
 
+    #[inline]
     fn register(&mut self, slot: SocketSlot, _: Readiness, key: usize) -> io::Result<bool> {
         self.sockets.register(slot, key, false);
         Ok(true)
     }
 
+    #[inline]
     fn register_edge_triggered(&mut self, slot: SocketSlot, key: usize) -> io::Result<()> {
         self.sockets.register(slot, key, true);
         Ok(())

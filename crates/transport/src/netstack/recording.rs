@@ -69,7 +69,7 @@ impl<'a, R: CallRecorder> RecordingNetstack<'a, R> {
         result
     }
 
-    /// Records the end of a send call of `offered_fps` bytes or datagrams.
+    /// Records the end of a send call of `offered` bytes or datagrams.
     #[inline]
     fn finish_send(
         &mut self,

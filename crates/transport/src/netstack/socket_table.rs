@@ -6,7 +6,7 @@ use std::net::{IpAddr, SocketAddr};
 use linerate_record::plan::TransportProtocol;
 use linerate_stack::{SocketId, SocketKind};
 
-/// Handle of a socket of an [`NetstackTransport`](super::NetstackTransport).
+/// Handle of a socket of a [`NetstackTransport`](super::NetstackTransport).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketSlot(pub(super) usize);
 
@@ -84,6 +84,7 @@ pub(super) struct SocketTable {
     registered_count: usize,
 }
 
+#[inline]
 fn kind_index(kind: SocketKind) -> usize {
     match kind {
         SocketKind::Udp => 0,
@@ -201,6 +202,7 @@ impl SocketTable {
     }
 
     /// Registers a socket under a key.
+    #[inline]
     pub(super) fn register(&mut self, slot: SocketSlot, key: usize, is_edge_triggered: bool) {
         let entry = &mut self.sockets[slot.0];
         self.registered_count += usize::from(entry.registration.key.is_none());
@@ -210,6 +212,7 @@ impl SocketTable {
         self.enqueue(slot.0);
     }
 
+    #[inline]
     fn enqueue(&mut self, index: usize) {
         let registration = &mut self.sockets[index].registration;
         if registration.key.is_some() && !std::mem::replace(&mut registration.is_queued, true) {
@@ -234,8 +237,8 @@ impl SocketTable {
         self.sockets[slot.0].registration.is_starved = true;
     }
 
-    /// Appends the keys of sockets that may be ready, up to the capacity of `open_flows`, least recently
-    /// reported first.
+    /// Appends the keys of sockets that may be ready, up to the capacity of `keys`, least
+    /// recently reported first.
     pub(super) fn collect_ready(&mut self, keys: &mut Vec<usize>) {
         let mut reported_slots = std::mem::take(&mut self.reported_slots);
         for index in reported_slots.drain(..) {

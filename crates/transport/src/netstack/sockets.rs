@@ -231,8 +231,7 @@ fn copy_bypass(options: &FlowOptions) -> CopyBypass {
 }
 
 /// Maps a lack of sockets or ports to EADDRNOTAVAIL, the kernel's error, on which workloads that
-/// open
-/// sockets wait and retry.
+/// open sockets wait and retry.
 fn to_port_error(error: linerate_stack::StackError) -> io::Error {
     /// "Cannot assign requested address" (errno 99).
     const EADDRNOTAVAIL: i32 = 99;

@@ -58,8 +58,7 @@ pub fn port_url_of(config: &StackConfig, plan: &StackPlan) -> Result<PortUrl, Tr
 }
 
 /// Rejects an address that the kernel has, too, on a port whose frames the kernel also receives.
-/// The
-/// kernel would refuse connections to the stack, and treat the stack's packets as its own.
+/// The kernel would refuse connections to the stack, and treat the stack's packets as its own.
 fn check_addresses(
     plan: &StackPlan,
     addressing: &StackAddressing,
@@ -80,8 +79,7 @@ fn check_addresses(
 }
 
 /// Rejects a configuration that needs more memory than is available. All buffers are allocated
-/// before
-/// the first packet; an excess would make the kernel kill some process later.
+/// before the first packet; an excess would make the kernel kill some process later.
 fn check_memory(config: &StackConfig, url: &PortUrl) -> Result<(), TransportError> {
     let needed = config.memory_usage(url).bytes() as u64;
     match memory_info::available_bytes() {
@@ -169,8 +167,7 @@ pub fn open_stack(
 }
 
 /// Starts a driver thread for a port. The stack gets one end of a ring instead, with the
-/// capabilities of
-/// the port.
+/// capabilities of the port.
 fn start_driver(
     port: AnyPort,
     memory: &FrameRegion,

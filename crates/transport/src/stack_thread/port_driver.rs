@@ -2,8 +2,7 @@
 //! direction, like the driver task of an embedded system.
 //!
 //! Only frame handles are passed, nothing is copied. When the application thread is too slow, the
-//! ring
-//! fills, then the port's descriptors; further frames are dropped and counted at the port.
+//! ring fills, then the port's descriptors; further frames are dropped and counted at the port.
 
 use std::io;
 use std::sync::atomic::AtomicBool;
@@ -22,8 +21,7 @@ use super::port_state::PortState;
 use crate::TransportError;
 
 /// Interval at which the port's state and its kernel counters are refreshed: the age of the
-/// counters is
-/// at most this.
+/// counters is at most this.
 const REFRESH_NS: Nanos = 10_000_000;
 
 /// Rounds with frames after which the clock is read all the same: more of them take milliseconds.
@@ -195,8 +193,7 @@ mod tests {
     use super::*;
 
     /// Frames sent at one end of the cable arrive at the stack's ring, and the reverse; none is
-    /// lost, and
-    /// all return to the pool.
+    /// lost, and all return to the pool.
     #[test]
     fn frames_pass_in_both_directions_and_return_to_the_pool() {
         let urls: Vec<PortUrl> = [

@@ -61,8 +61,7 @@ pub fn counter_map(counters: &Counters) -> BTreeMap<String, BTreeMap<String, u64
 
 /// Returns the segments retransmitted by the only stream of a run. The stack counts them for all
 /// connections together, so several streams or an omitted start make them ambiguous. With the
-/// control
-/// connection over the stack, its few segments are included.
+/// control connection over the stack, its few segments are included.
 #[must_use]
 pub fn retransmits(stack: &StackFacts, plan: &Plan) -> Option<u64> {
     let streams = u64::from(plan.streams) * plan.directions.len() as u64;

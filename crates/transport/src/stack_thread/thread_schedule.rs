@@ -22,8 +22,7 @@ pub fn real_time_priority(stack: &StackFacts) -> Option<u8> {
 }
 
 /// Returns whether a real-time thread never sleeps: other threads only run while the kernel
-/// throttles
-/// it.
+/// throttles it.
 #[must_use]
 pub fn never_sleeps(stack: &StackFacts) -> bool {
     stack.config_value("poll.interval") == "spin" && real_time_priority(stack).is_some()

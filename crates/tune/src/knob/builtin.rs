@@ -125,7 +125,7 @@ const fn host_knob(
     }
 }
 
-/// Built-in knobs in the order of `--applicable_knobs`: process options, the user-space stack, host settings,
+/// Built-in knobs in the order of `--knobs`: process options, the user-space stack, host settings,
 /// the remote host.
 const BUILTIN_KNOBS: &[KnobDefinition] = &[
     rejectable(option_knob("congestion", false, |context| {

@@ -72,8 +72,8 @@ impl Search {
         }
     }
 
-    /// Setting that may exceed the best by more than `with_min_difference`, given the noise; the one with the
-    /// largest possible lead.
+    /// Setting that may exceed the best by more than `min_difference`, given the noise; the one
+    /// with the largest possible lead.
     fn strongest_rival(&self) -> Option<SearchPoint> {
         let noise = self.run_noise()?;
         let (best, runs) = self.score_and_runs(&self.incumbent)?;

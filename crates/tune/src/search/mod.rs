@@ -199,8 +199,8 @@ impl Search {
         }
     }
 
-    /// Records that a setting could not be applied or that its run failed; `run_spent` is false if no run
-    /// was spent.
+    /// Records that a setting could not be applied or that its run failed; `run_spent` is false if
+    /// no run was spent.
     ///
     /// Returns the knob and value given up because of it: one that failed often enough in
     /// combination
@@ -373,7 +373,7 @@ impl Search {
         score(a).total_cmp(&score(b))
     }
 
-    /// Starts a race of the best of `all_points` against the best so far, if its score is higher.
+    /// Starts a race of the best of `points` against the best so far, if its score is higher.
     fn challenge_incumbent(&mut self, points: &[SearchPoint]) {
         let better = points.iter().filter(|point| {
             **point != self.incumbent

@@ -2,8 +2,7 @@
 //! many as may be outstanding.
 //!
 //! A request has two send times: the intended and the actual one. Measured from the intended time,
-//! a
-//! delayed request counts with its delay, which a closed loop hides (coordinated omission).
+//! a delayed request counts with its delay, which a closed loop hides (coordinated omission).
 
 use std::io;
 use std::task::Poll;
@@ -15,9 +14,9 @@ use linerate_stats::histogram::Histogram;
 use linerate_sys::clock::Nanos;
 use linerate_transport::{MAX_IDLE_NS, Transport};
 
-use super::device_timestamps::{TARGET_CODE_FORMAT, equals_outside};
 use super::in_flight::{OutstandingRequest, OutstandingRequests};
 use super::request_tracker::{RequestTracker, ResponseCheck, write_short_number};
+use crate::device_timestamps::{TARGET_CODE_FORMAT, equals_outside};
 use crate::flow::{FlowEndResults, is_opening_datagram};
 use crate::send_schedule::SendSchedule;
 use crate::{OpenFlow, Progress, SPIN_BEFORE_DEPARTURE_NS, WorkerContext, Workload};
@@ -609,8 +608,7 @@ mod tests {
         let (name, intended) = &requests.histograms[0];
         assert_eq!((*name, intended.count()), ("rtt_intended_ns", 1_000));
         // The median request was due in the middle. Its age at the end, or its response time, is
-        // about
-        // half of the run.
+        // about half of the run.
         let median = intended.quantile(0.5).unwrap();
         assert!((400_000_000..600_000_000).contains(&median), "{median}");
         assert!(intended.max().unwrap() >= 890_000_000);

@@ -12,11 +12,10 @@ use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::Transport;
 
-use super::device_timestamps;
-use super::device_timestamps::DeviceTimeCollector;
 use super::open_loop::MAX_DRAIN_NS;
 use super::rt_yield::RtYield;
 use super::slow_responses::{SlowResponseEvent, SlowResponseWatch};
+use crate::device_timestamps::DeviceTimeCollector;
 use crate::flow::{
     FlowEndResults, FlowShared, RequestResults, TimingHistograms, is_opening_datagram,
 };
@@ -24,7 +23,7 @@ use crate::flow_counters::PayloadTotals;
 use crate::framing::{Framing, write_bounceback};
 use crate::probes::ECHO_PROBE;
 use crate::sequence_tracker::SequenceTracker;
-use crate::{OpenFlow, WorkerContext};
+use crate::{OpenFlow, WorkerContext, device_timestamps};
 
 /// Result of comparing a response with its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,8 +170,7 @@ impl<'a> RequestTracker<'a> {
     }
 
     /// Returns whether a response is no longer awaited because the run is over. An interrupted run
-    /// does
-    /// not wait; at the regular end the usual timeout applies, up to a limit.
+    /// does not wait; at the regular end the usual timeout applies, up to a limit.
     pub fn stops_waiting(&self, sent_ns: Nanos, now: Nanos) -> bool {
         let phase = self.worker.phase;
         let wait_ns = self.timeout_ns.min(MAX_DRAIN_NS);

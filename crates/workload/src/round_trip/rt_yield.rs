@@ -22,8 +22,7 @@ const REQUEST_PAUSE_NS: Nanos = 800_000;
 const RESPONSE_PAUSE_NS: Nanos = 600_000;
 
 /// Time without a request from which the requesting thread is taken to pause: longer than the p99
-/// of
-/// a spinning round trip within one machine.
+/// of a spinning round trip within one machine.
 const QUIET_NS: Nanos = 30_000;
 
 /// Schedule of a thread's pauses.

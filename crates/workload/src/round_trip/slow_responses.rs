@@ -20,8 +20,7 @@ pub enum SlowCause {
     /// Number of segments of the connection that the kernel retransmitted.
     Retransmit(u64),
     /// The requesting thread was preempted and waited for this time to run again, in ns (0 where
-    /// the
-    /// kernel does not report it).
+    /// the kernel does not report it).
     Preempted(u64),
     /// Number of page faults that waited for a disk.
     MajorFault(u64),
@@ -38,8 +37,7 @@ pub enum SlowCause {
     /// Time in the receive queue before the program received it, in ns.
     QueueWait(u64),
     /// No evidence at this end: the path, the remote end, or anything without a counter. The time
-    /// from
-    /// arrival to receipt in ns, where known.
+    /// from arrival to receipt in ns, where known.
     Unknown(Option<u64>),
 }
 
@@ -173,8 +171,7 @@ pub fn find_cause(
         };
         let delay = queue_wait.and_then(same_wait).unwrap_or(own_alone);
         // A longer delay than the response took is not all its own. With other responses between
-        // the
-        // readings its share is unknown.
+        // the readings its share is unknown.
         let is_own = is_attributable || delay <= context.rtt_ns;
         let delay = delay.min(context.rtt_ns);
         if is_own && is_enough(delay) {
@@ -245,8 +242,7 @@ struct ListedResponse {
 #[derive(Clone, Copy, Debug, Default)]
 struct UnrelatedTime {
     /// Long gaps between a response and the next request, and long responses within the limit,
-    /// since
-    /// the last reading.
+    /// since the last reading.
     since_reading_ns: Nanos,
     /// Time of the previous response.
     last_response_ns: Option<Nanos>,
@@ -256,8 +252,7 @@ struct UnrelatedTime {
 
 impl UnrelatedTime {
     /// Returns whether a stretch is long: near the limit, and clearly above an ordinary response
-    /// (the
-    /// limit may be close to the median).
+    /// (the limit may be close to the median).
     fn is_long(&self, stretch_ns: Nanos, limit_ns: Nanos) -> bool {
         stretch_ns >= limit_ns / 4 && stretch_ns as f64 >= 2.0 * self.ordinary_rtt_ns
     }
@@ -746,8 +741,7 @@ mod tests {
     #[test]
     fn a_wait_between_requests_is_no_response_delay() {
         // Another thread uses the processor: of responses of 40 us, 5 us are run delay, and
-        // sometimes
-        // the thread is preempted for 3 ms.
+        // sometimes the thread is preempted for 3 ms.
         let (limit_ns, time_ns, waits_ns) = (1_000_000, 40_000, 5_000);
         let mut unrelated = UnrelatedTime::default();
         let mut usual = UsualDelays::default();

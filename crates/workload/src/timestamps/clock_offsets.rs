@@ -1,6 +1,6 @@
 //! Offset between the clocks of two hosts over a run.
 
-use linerate_protocol::control::clock::OffsetEstimate;
+use linerate_protocol::control::clock_offset::OffsetEstimate;
 
 /// Offset of the remote clock from the local one, before and after a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,8 @@
 //! Timestamps of round trips at every stage: a second pass that explains the first.
 //!
-//! Both ends keep a [`EndTimestamps`] of each round trip. The responding end sends its timestamps at the
-//! end,
-//! and [`stages`] computes the figures from both. Memory is bounded: a ring of the latest round
-//! trips.
+//! Both ends keep an [`EndTimestamps`] of each round trip. The responding end sends its timestamps
+//! at the end, and [`stages`] computes the figures from both. Memory is bounded: a ring of the
+//! latest round trips.
 
 pub mod clock_offsets;
 pub mod ring;

@@ -36,11 +36,10 @@ pub struct EndTimestamps {
 }
 
 /// Round trips of the warm-up, which never end a pass: they meet cold caches, unresolved neighbours
-/// and
-/// sleeping cores.
+/// and sleeping cores.
 pub const WARM_UP_ROUND_TRIPS: u64 = 16;
 
-/// Number of values of a [`EndTimestamps`] on the wire.
+/// Number of values of an [`EndTimestamps`] on the wire.
 pub const END_TIMESTAMPS_FIELDS: usize = 9;
 
 impl EndTimestamps {
@@ -91,7 +90,7 @@ impl EndTimestamps {
         }
     }
 
-    /// Converts to a clock that is `offset_at_ns` behind this one.
+    /// Converts to a clock that is `ahead_ns` behind this one.
     #[must_use]
     pub fn to_clock_behind(self, ahead_ns: i64) -> Self {
         let convert = |time: Nanos| match time {
@@ -253,7 +252,7 @@ impl TimestampRing {
         (COPIES * (MAX_TIMESTAMPED_ROUND_TRIPS * entry_bytes + work)) as u64
     }
 
-    /// Creates an empty log; all its memory is allocated here.
+    /// Creates an empty ring; all its memory is allocated here.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -474,8 +473,7 @@ mod tests {
             entry.received_ns = 100 * number + 50;
         }
         // In the second round trip the thread did not sleep; in the third it was woken and
-        // preempted
-        // once.
+        // preempted once.
         for time in [20, 220, 230] {
             ring.record_wake_up(time);
         }

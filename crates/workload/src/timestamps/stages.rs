@@ -98,8 +98,7 @@ impl ArrivalStages {
 }
 
 /// Computes the stages and the facts of the pass from the round trips of both ends, by number, on
-/// one
-/// clock with an error bound of `clock_error_ns` between the two.
+/// one clock with an error bound of `clock_error_ns` between the two.
 #[must_use]
 pub fn compute_stages(
     client: &TimestampLog,

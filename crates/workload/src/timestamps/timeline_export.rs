@@ -68,8 +68,7 @@ pub fn build_timeline(
 }
 
 /// Finds the first round trip, or call where calls were recorded, that took longer. It is among
-/// those
-/// kept, because few are recorded after it.
+/// those kept, because few are recorded after it.
 fn find_trigger(pass: &TimestampPass, above_ns: u64) -> TraceTrigger {
     let logs = [(Role::Client, &pass.client), (Role::Server, &pass.server)];
     let is_calls = logs.iter().any(|(_, log)| !log.calls.is_empty());
@@ -151,8 +150,7 @@ fn push_slice(
 
 /// Adds the calls of the thread. At the client a receive call begins after the send call. At the
 /// server it begins at the switch-in, or at the request's arrival, but not before the previous
-/// response
-/// was sent (`busy_until`).
+/// response was sent (`busy_until`).
 fn push_thread_slices(
     role: Role,
     entry: &EndTimestamps,

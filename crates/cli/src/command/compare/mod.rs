@@ -24,14 +24,13 @@ use regex_lite::Regex;
 use self::pair_source::PairSource;
 use super::measure::stop_on_signals;
 use super::measuring_command::{add_default_time, fresh_seed, kind_of};
-use super::series::SeriesEnd;
 use crate::args::{CompareArgs, PairArgs};
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knob_applier::{self, KnobApplier};
 use crate::knobs::{self, AvailableKnobs};
 use crate::output::CommandOutput;
 use crate::ui_update::SeriesPart;
-use crate::{child_process, live, shell_words};
+use crate::{child_process, live, shell_words, unrestored_settings};
 
 pub use pair_runner::{MachineState, PairRunner};
 
@@ -217,7 +216,7 @@ fn compare_interleaved(
     available.check_limits()?;
     let (knobs, points) = side_knobs(args, &available)?;
     let stop = stop_on_signals()?;
-    knob_applier::unrestored_note()
+    unrestored_settings::unrestored_note()
         .iter()
         .for_each(|note| output.warn(note));
     let applier = RefCell::new(KnobApplier::new(knobs, &available, &args.command, &stop)?);
@@ -305,7 +304,7 @@ fn compare_interleaved(
         knob_applier::report_unrestored(&notes, output);
         return Err(match end {
             Err(SeriesEnd::Failed(failure)) => failure,
-            _ => CommandFailure::from(linerate_session::error::MeasureError::Interrupted),
+            _ => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
         });
     }
     let ids = |label: &str| -> Vec<String> {

@@ -5,7 +5,7 @@ use linerate_record::comparison::RunPair;
 use linerate_sys::cpu;
 use linerate_tune::pair_scheduler::{PairScheduler, PairStep};
 
-use crate::command::series::SeriesEnd;
+use crate::failure::SeriesEnd;
 
 /// Pairs measured one after the other.
 pub struct PairRunner {
@@ -20,8 +20,8 @@ pub struct PairRunner {
 }
 
 impl PairRunner {
-    /// Measures until there are enough pairs; `measure` measures side 0 or 1 of a pair, counted from
-    /// 1.
+    /// Measures until there are enough pairs; `measure` measures side 0 or 1 of a pair, counted
+    /// from 1.
     ///
     /// # Errors
     /// Returns what ended it early; the pairs so far are kept.

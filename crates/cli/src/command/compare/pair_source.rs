@@ -1,4 +1,5 @@
-//! Measurement of one side of a pair: a measuring command of this program, or a command of the user.
+//! Measurement of one side of a pair: a measuring command of this program, or a command of the
+//! user.
 
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::ErrorReport;
@@ -7,9 +8,8 @@ use linerate_record::record::Record;
 use regex_lite::Regex;
 
 use crate::child_process;
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
-use crate::printer::EventSender;
+use crate::event_queue::EventSender;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::shell_words;
 
 /// Source of a measurement.

@@ -1,7 +1,5 @@
 //! `linerate forward`: poll-mode forwarding between ports, directly or from a shell.
 
-pub mod args;
-
 mod command_input;
 mod commands;
 mod grammar;
@@ -9,16 +7,14 @@ mod saturation;
 mod screen;
 mod shell;
 mod testpmd_commands;
-pub mod testpmd_options;
 
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use args::ForwardArgs;
 use jiff::Timestamp;
 use linerate_forwarder::{
-    ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, PortTotals,
-    PrimedFrames, RunTimes, TransmitRetry, VerboseLevel, plan, record, run as forward,
+    ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, ModeSettings,
+    PortTotals, PrimedFrames, RunTimes, TransmitRetry, VerboseLevel, plan, record, run as forward,
 };
 use linerate_packet::frame::FrameSpec;
 use linerate_port::caveats::no_carrier_warning;
@@ -34,6 +30,7 @@ use linerate_report::forward::{
 use linerate_stats::units::format_count;
 
 use super::measure::stop_on_signals;
+use crate::args::forward::{ForwardArgs, PortMask};
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
@@ -260,7 +257,7 @@ fn print_text(output: &CommandOutput, text: &str) {
     if output.is_json() || output.is_stream() {
         output.warn(text);
     } else {
-        crate::output::print_stdout(text);
+        crate::standard_streams::print_stdout(text);
     }
 }
 
@@ -325,23 +322,6 @@ fn ports_available(count: usize) -> String {
         _ => format!("are {count} ports"),
     }
 }
-
-/// Returns the MTU of a maximum packet length, which includes header and FCS as in DPDK.
-fn max_packet_mtu(text: &str) -> Result<u32, String> {
-    let bytes = text.parse::<u32>().ok();
-    let mtu = bytes.and_then(|bytes| bytes.checked_sub(MAX_PACKET_OVERHEAD));
-    mtu.filter(|mtu| (68..=65_500).contains(mtu))
-        .ok_or_else(|| {
-            format!(
-                "`{text}` is not a frame length including the FCS: give {} to {} bytes",
-                68 + MAX_PACKET_OVERHEAD,
-                65_500 + MAX_PACKET_OVERHEAD
-            )
-        })
-}
-
-/// Ethernet header and FCS: difference of maximum packet length and MTU in bytes.
-const MAX_PACKET_OVERHEAD: u32 = 18;
 
 /// Rejects counter names that no port has.
 fn check_display_xstats(args: &ForwardArgs, forwarder: &Forwarder) -> Result<(), CommandFailure> {
@@ -471,7 +451,7 @@ fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings,
     }
     let all = u32::try_from(ports).unwrap_or(u32::MAX);
     check_ports(args, all)?;
-    let listed = |mask: &Option<args::PortMask>| mask.as_ref().map(|mask| mask.0.clone());
+    let listed = |mask: &Option<PortMask>| mask.as_ref().map(|mask| mask.0.clone());
     let cpus = args.corelist.as_ref().map(|cpus| cpus.0.clone());
     Ok(ForwardSettings {
         mode,
@@ -486,10 +466,13 @@ fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings,
         },
         burst: args.burst.into(),
         tx_first: args.tx_first.unwrap_or(0),
-        frame,
-        transmit_flows: args.txonly_flows.unwrap_or(1),
-        generated_flows: args.flowgen_flows,
-        flow_clones: args.flowgen_clones,
+        mode_settings: ModeSettings {
+            frame,
+            transmit_flows: args.txonly_flows.unwrap_or(1),
+            generated_flows: args.flowgen_flows,
+            flow_clones: args.flowgen_clones,
+            seed: args.seed,
+        },
         peers: args.eth_peer.clone(),
         retry: args.tx_retry.map(|times| TransmitRetry {
             times,
@@ -503,7 +486,6 @@ fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings,
         record_residence: args.latencystats.is_some(),
         record_bit_rates: args.bitrate_stats.is_some(),
         verbose: VerboseLevel::default(),
-        seed: args.seed,
     })
 }
 

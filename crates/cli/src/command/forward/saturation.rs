@@ -14,12 +14,12 @@ use linerate_record::exit;
 use linerate_record::forward::{SaturationPoint, circulates};
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_stats::units::{format_count, format_per_second};
 
-use super::args::ForwardArgs;
 use super::screen::ForwardEvents;
 use super::{print_text, screen, started_event};
+use crate::args::ForwardArgs;
 use crate::failure::CommandFailure;
 use crate::live;
 use crate::output::CommandOutput;
@@ -52,7 +52,7 @@ pub fn run(
     })?;
     let (runs, result) = outcome?;
     if runs.is_empty() {
-        return Err(CommandFailure::from(MeasureError::Interrupted));
+        return Err(CommandFailure::from(SessionError::Interrupted));
     }
     let interrupted = stop.is_set();
     let set = RunSet {

@@ -12,9 +12,9 @@ use linerate_record::event::{Event, EventKind};
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 
 use super::{QUIET_TIME, started_event};
+use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
-use crate::printer::EventSender;
 use crate::ui_update::UiUpdate;
 
 /// Interval of the full-screen display.

@@ -20,13 +20,13 @@ use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::forward::{core_statistics, forward_statistics, stream_map};
 use linerate_stats::units::parse_duration;
 
-use super::args::ForwardArgs;
 use super::command_input::{CommandInput, PROMPT, ShellInput};
 use super::commands::SECTIONS;
 use super::{
     DEFAULT_INTERVAL, QUIET_TIME, grammar, print_text, started_event, testpmd_commands,
     too_few_in_flight,
 };
+use crate::args::ForwardArgs;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
@@ -345,8 +345,8 @@ impl ForwardShell<'_> {
             self.has_failed = true;
             text.push_str(&format!("\nerror: {error}"));
         }
-        if let Some(doubt) = &stopped.numa_caveat {
-            text.push_str(&format!("\nwarning: {}", doubt.reason));
+        if let Some(caveat) = &stopped.numa_caveat {
+            text.push_str(&format!("\nwarning: {}", caveat.reason));
         }
         let (started, settings) =
             (self.started.take()).unwrap_or_else(|| (Timestamp::now(), self.settings.clone()));

@@ -35,11 +35,13 @@ use self::table::{check_table, find_table};
 use super::measure::stop_on_signals;
 use crate::args::RunArgs;
 use crate::failure::CommandFailure;
-use crate::knob_applier::{KnobApplier, unrestored_note};
+use crate::knob_applier::KnobApplier;
 use crate::knobs::AvailableKnobs;
 use crate::live;
-use crate::output::{CommandOutput, list_style, print_stdout};
+use crate::output::CommandOutput;
+use crate::standard_streams::{list_style, print_stdout};
 use crate::ui_update::{SeriesPart, UiUpdate};
+use crate::unrestored_settings::unrestored_note;
 
 impl From<ExperimentError> for CommandFailure {
     fn from(error: ExperimentError) -> Self {
@@ -517,7 +519,7 @@ fn expected_files(
 }
 
 /// Writes the table, its report and its records in place of those of an earlier table of its name.
-/// Returns the id of that one, if it is stored and not part of this one. `is_resumed`: a failure can
+/// Returns the id of that one, if it is stored and not part of this one. `resumes`: a failure can
 /// be resumed.
 fn write_results(
     dir: &Path,

@@ -55,8 +55,8 @@ pub struct ResultsDir {
 
 impl ResultsDir {
     /// Checks before a measurement that the results of this table may be written there, and that no
-    /// other file has a name that its commands will write (`left`). Several processes at a time may
-    /// only add to a growing table.
+    /// other file has a name that its commands will write (`expected_files`). Several processes at
+    /// a time may only add to a growing table.
     ///
     /// # Errors
     /// Fails if the directory cannot be created or written, holds something else, or is used by

@@ -58,7 +58,7 @@ pub fn find_table(dir: &Path, name: &str, label: &str) -> Option<RunSet> {
 }
 
 /// Returns the table that was written last, which has all points. The start time does not decide,
-/// because an interrupted table may be resumed later. Of two with the same latest run, `in_current_dir` was
+/// because an interrupted table may be resumed later. Of two with the same latest run, `here` was
 /// written last, because its directory is locked meanwhile; in the store, which is not locked, the
 /// one with more runs counts.
 fn newest_table(stored: impl Iterator<Item = RunSet>, here: Option<RunSet>) -> Option<RunSet> {

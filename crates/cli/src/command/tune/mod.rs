@@ -26,13 +26,12 @@ use self::trial_runner::TrialRunner;
 use super::compare;
 use super::measure::stop_on_signals;
 use super::measuring_command::fresh_seed;
-use super::series::SeriesEnd;
 use crate::args::TuneArgs;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knob_applier::{self, KnobApplier};
 use crate::knobs::AvailableKnobs;
 use crate::output::CommandOutput;
-use crate::{child_process, live, shell_words};
+use crate::{child_process, live, shell_words, unrestored_settings};
 
 /// Default maximum of pairs per comparison.
 const DEFAULT_MAX_PAIRS: usize = 30;
@@ -59,7 +58,7 @@ fn reject<T>(object: &str, situation: &str, next_step: &str) -> Result<T, Comman
 
 /// Restores the settings that a killed search left changed.
 fn restore_settings(output: &CommandOutput) -> Result<u8, CommandFailure> {
-    let restored = knob_applier::restore_leftovers()?;
+    let restored = unrestored_settings::restore_leftovers()?;
     for pid in &restored.running_pids {
         output.warn(&format!(
             "note: process {pid} is still running and restores its changes itself"
@@ -204,7 +203,7 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
         names.join(", ")
     ));
     compare::warn_if_too_few(verification::pair_amount(args), output);
-    knob_applier::unrestored_note()
+    unrestored_settings::unrestored_note()
         .iter()
         .for_each(|note| output.warn(note));
     let applier = KnobApplier::new(knobs, &available, &command, &stop)?;
@@ -278,7 +277,7 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
     if state.trials.iter().all(|trial| trial.value.is_none()) {
         knob_applier::report_unrestored(&unrestored, output);
         return Err(failure.unwrap_or_else(|| match stop.is_set() {
-            true => CommandFailure::from(linerate_session::error::MeasureError::Interrupted),
+            true => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
             false => CommandFailure::failed(ErrorReport::new(
                 (state.trials.first())
                     .and_then(|trial| trial.rejected.clone())

@@ -11,8 +11,7 @@ use super::request::sets_option_or_key;
 use super::trial_runner::{MeasuredTrial, TrialRunner};
 use super::{TuneStage, TuneState};
 use crate::args::TuneArgs;
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knobs::is_default;
 use crate::output::CommandOutput;
 
@@ -342,52 +341,54 @@ fn exclude_value(
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::ids::CauseId;
+
     use super::*;
 
     #[test]
     fn fixed_knobs_are_listed_after_searchable_ones() {
         for (cause, knobs, command, text) in [
             (
-                "shared-core",
+                CauseId::SharedCore,
                 &["wait"][..],
                 "throughput h --cpu 0/0",
                 "wait; fixed by the command line: cpu",
             ),
             (
-                "shared-core",
+                CauseId::SharedCore,
                 &[],
                 "throughput h --cpu=0/0 --wait spin",
                 "no knob that can be set here; fixed by the command line: cpu, wait",
             ),
             (
-                "shared-core",
+                CauseId::SharedCore,
                 &["cpu", "wait"],
                 "throughput h -u",
                 "cpu, wait",
             ),
             // Knobs whose names differ from their options.
             (
-                "small-writes",
+                CauseId::SmallWrites,
                 &["batch"],
                 "throughput h --length 64",
                 "batch; fixed by the command line: write-size",
             ),
             (
-                "delayed-ack",
+                CauseId::DelayedAck,
                 &["stack-psh"],
                 "throughput h --set tcp.nagle=on;tcp.send_buffer=1K",
                 "stack-psh; fixed by the command line: stack-sndbuf",
             ),
             // Socket options also set keys of our stack.
             (
-                "delayed-ack",
+                CauseId::DelayedAck,
                 &["stack-psh"],
                 "throughput h --dev tap:t0 --ip 10.0.0.2/24 -w 64K",
                 "stack-psh; fixed by the command line: stack-sndbuf",
             ),
         ] {
             let hint = finding_knobs::FindingKnobs {
-                cause: cause.to_owned(),
+                cause: cause.into(),
                 cost: 0.3,
                 summary: String::new(),
                 knobs: knobs.iter().map(ToString::to_string).collect(),

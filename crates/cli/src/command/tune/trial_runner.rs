@@ -15,10 +15,9 @@ use linerate_tune::search::SearchPoint;
 
 use super::request;
 use crate::child_process;
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::event_queue::EventSender;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knob_applier::KnobApplier;
-use crate::printer::EventSender;
 use crate::shell_words;
 use crate::ui_update::{SeriesPart, UiUpdate};
 

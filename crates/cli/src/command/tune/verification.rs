@@ -18,8 +18,7 @@ use super::trial_runner::TrialRunner;
 use super::{DEFAULT_MAX_PAIRS, TuneStage, TuneState};
 use crate::args::TuneArgs;
 use crate::command::compare::{MachineState, PairRunner};
-use crate::command::series::SeriesEnd;
-use crate::failure::CommandFailure;
+use crate::failure::{CommandFailure, SeriesEnd};
 use crate::output::CommandOutput;
 
 /// Drops changes that do not matter, and proves the others against the start.
@@ -152,8 +151,8 @@ enum ChangeDecision {
 ///
 /// Noise alone drops no change: one that loses at least the effect size is kept, decided or not,
 /// because kept changes are proved together at the end, and dropped ones are not measured again.
-/// The same applies to a change that loses as much together with those dropped before (`dropped_loss`, a
-/// fraction), because each of several losses may be small.
+/// The same applies to a change that loses as much together with those dropped before
+/// (`dropped_loss`, a fraction), because each of several losses may be small.
 fn decide(compared: Result<&Comparison, &UnfitSetting>, dropped_loss: f64) -> ChangeDecision {
     let compared = match compared {
         Ok(compared) => compared,

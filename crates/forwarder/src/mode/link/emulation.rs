@@ -297,8 +297,8 @@ impl LinkEmulation {
         share > 0.0 && self.random.f64() < share
     }
 
-    /// Decides for a frame of `bytes` that arrives at `now_ns` with `frames_in_link` frames in the link;
-    /// `is_full` if there is no memory for another.
+    /// Decides for a frame of `bytes` that arrives at `now_ns` with `frames_in_link` frames in the
+    /// link; `is_full` if there is no memory for another.
     pub fn decide(
         &mut self,
         now_ns: u64,

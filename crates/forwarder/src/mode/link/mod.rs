@@ -13,8 +13,7 @@ use linerate_sys::frames::frame::Frame;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 
-use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, HELD_AT_STOP, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, HELD_AT_STOP, ModeSettings, StreamFacts};
 pub use emulation::{LinkCounts, LinkEmulation, LinkPlan};
 
 /// Frame in the link.
@@ -108,7 +107,7 @@ impl ForwardMode for Link {
     const ABOUT: &'static str =
         "emulated link with rate, delay, jitter, loss, reordering, duplicates and bit errors";
 
-    fn new(plan: &LinkPlan, facts: &StreamFacts, settings: &ForwardSettings) -> Self {
+    fn new(plan: &LinkPlan, facts: &StreamFacts, settings: &ModeSettings) -> Self {
         let max_frames = facts.max_held_frames as usize;
         Self {
             emulation: LinkEmulation::new(

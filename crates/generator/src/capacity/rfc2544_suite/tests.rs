@@ -1,6 +1,7 @@
 //! Full measurements of simulated devices with a known capacity.
 
 use super::*;
+use linerate_record::ids::SearchEnd;
 use proptest::prelude::*;
 
 fn options(line_bps: Option<u64>) -> SuiteOptions {
@@ -150,7 +151,7 @@ fn load_that_was_not_offered_is_reported() {
 fn nothing_passes_and_it_ends() {
     let (results, _) = run(options(Some(1_000_000)), 0.0, 0.0, 1e9);
     let size = &results[0];
-    assert_eq!(size.throughput[0].stopped_by, "floor");
+    assert_eq!(size.throughput[0].stopped_by, SearchEnd::Floor);
     assert!(size.throughput[0].fps.is_none() && size.latency.is_empty());
     assert_eq!(size.back_to_back.as_ref().unwrap().frames, 0.0);
 }
@@ -171,7 +172,10 @@ fn nothing_sent_is_no_throughput() {
             panic!("no other size is tried");
         };
         for goal in &size.throughput {
-            assert_eq!((goal.fps, &*goal.stopped_by), (None, "nothing-sent"));
+            assert_eq!(
+                (goal.fps, goal.stopped_by.known()),
+                (None, Some(SearchEnd::NothingSent))
+            );
         }
         assert_eq!(size.throughput.len(), 2);
     }
@@ -240,7 +244,7 @@ fn an_interruption_keeps_what_is_known() {
     suite.interrupt();
     assert!(suite.propose().is_none());
     let result = &suite.results()[0];
-    assert_eq!(result.throughput[0].stopped_by, "interrupted");
+    assert_eq!(result.throughput[0].stopped_by, SearchEnd::Interrupted);
     assert_eq!(result.trials.len(), 4);
 }
 
@@ -262,7 +266,7 @@ fn a_bound_on_trials_holds_for_all_of_a_search() {
         let (results, _) = run(options, 500.0, 0.0, 1e6);
         for size in &results {
             assert_eq!(size.trials.len(), trials as usize, "{line_bps:?}");
-            assert_eq!(size.throughput[0].stopped_by, "trials");
+            assert_eq!(size.throughput[0].stopped_by, SearchEnd::Trials);
         }
     }
 }

@@ -31,7 +31,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 /// Action named in the error when the peer's memory cannot be mapped.
 const MAP_ACTION: &str = "map the memory from the other side";
 
-/// Counts empty polls, to check the peer once per [`CHECK_PERIOD`], however rarely a sleeping loop polls.
+/// Counts empty polls, to check the peer once per [`CHECK_PERIOD`], however rarely a sleeping loop
+/// polls.
 pub(super) struct IdleTimer {
     polls: u32,
     /// Empty polls between two reads of the clock: adapted so that they fit into a period.

@@ -2,15 +2,15 @@
 //! receive ring belong to the receive queue, transmit and completion ring to the transmit queue, so
 //! that two threads never use the same ring.
 
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{io, thread};
 
 use linerate_sys::af_xdp::frames_in_flight::InFlightFrames;
-use linerate_sys::af_xdp::xsk_rings::{ReceiveRings, StaleFrame, TransmitRings};
+use linerate_sys::af_xdp::mapped_rings::{ReceiveRings, StaleFrame, TransmitRings};
 use linerate_sys::af_xdp::xsk_socket::{XdpSocket, XskStatistics};
 use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
 use linerate_sys::frames::frame_pool::FramePool;
@@ -19,7 +19,6 @@ use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
 use crate::kinds::xdp::attachment::ProgramAttachment;
 use crate::queue::{RxQueue, TxQueue};
-
 /// Bytes of an Ethernet header: a shorter frame is invalid, and may cause errors in a driver.
 const MIN_FRAME_BYTES: u16 = 14;
 /// Frames added to the fill ring at once, when so many have come back: a burst at a time keeps the

@@ -7,9 +7,9 @@ use linerate_protocol::iperf2::datagram::{
 use linerate_sys::clock::Nanos;
 use linerate_workload::pacer::Pacer;
 
-use super::super::limits::InteropLimits;
 use super::super::worker::{SendPlan, UnreachableCounter};
 use super::udp::{SETTINGS_BYTES, build_payload, limit_send_time, requested_send_plan};
+use crate::interop_limits::InteropLimits;
 
 /// Interval between two end markers.
 const END_MARKER_INTERVAL_NS: Nanos = 10_000_000;

@@ -12,26 +12,27 @@ use linerate_protocol::iperf2::{
     DualTest, Iperf2Datagram, Iperf2Direction, Iperf2Settings, Iperf2UdpServer, QUIET_NS, fill,
 };
 use linerate_protocol::remote_report::RemoteReport;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::Caveat;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::super::limits::InteropLimits;
 use super::super::short_flow::has_second_datagram;
 use super::super::test_run::{FLOW_SILENCE_TIMEOUT, TestRun};
 use super::super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, OneWayDelays,
     SendPlan, SequenceStats, receive_datagrams, send_datagrams,
 };
-use super::super::{AcceptedClient, InteropState, with_port};
+use super::super::{AcceptedClient, with_port};
 use super::{DUAL_ALTERNATIVE, REVERSE_FLOW_ID, agent, plan, send_plan};
+use crate::interop_limits::InteropLimits;
+use crate::interop_state::{IncomingFlow, InteropState};
 use crate::server_state::TestReservation;
-use crate::udp_demux::IncomingFlow;
 
 /// Silence that ends a flow without an end marker: its client was killed, or never sends one. A
 /// client that is stopped for ten seconds goes on with its flow.
@@ -154,13 +155,13 @@ fn start_flows(
     (server, settings): (Iperf2UdpServer, Option<Iperf2Settings>),
     report_sender: mpsc::Sender<RemoteReport>,
     wall_offset_ns: Nanos,
-) -> Result<(), MeasureError> {
+) -> Result<(), SessionError> {
     let IncomingFlow {
         socket,
         early_datagrams: mut early,
         ..
     } = incoming;
-    let system = |error| MeasureError::system("a second handle on a socket", error);
+    let system = |error| SessionError::system("a second handle on a socket", error);
     let direction = server.direction();
     if direction != Iperf2Direction::Reverse {
         let receive_socket = socket.try_clone().map_err(system)?;
@@ -183,7 +184,8 @@ fn start_flows(
             FlowRole::Receiver,
             receive_socket,
             move |context, socket| {
-                // The report passes the guard as any reply does: the client has sent far more by then.
+                // The report passes the guard as any reply does: the client has sent far more by
+                // then.
                 let mut uncredited_bytes = first_bytes;
                 let mut credit = SendCredit::default();
                 let allow = |now, received_bytes, reply_bytes| {
@@ -254,7 +256,7 @@ fn start_flows(
         socket.connect(&SockAddr::from(to))?;
         Ok(socket)
     };
-    let reverse_socket = connect().map_err(|error| MeasureError::system("a second flow", error))?;
+    let reverse_socket = connect().map_err(|error| SessionError::system("a second flow", error))?;
     let send_plan = bounded_send_plan(test, &settings);
     test.spawn(
         REVERSE_FLOW_ID,
@@ -280,7 +282,7 @@ fn bounded_send_plan(test: &mut TestRun, settings: &Iperf2Settings) -> SendPlan 
     if is_time_limited {
         let seconds = SEND_TIME_LIMIT_NS / 1_000_000_000;
         test.add_caveat(Caveat::new(
-            "cut-short",
+            CaveatId::CutShort,
             format!(
                 "the server sends datagrams for at most {seconds} s to a client without a control connection, \
                  which would show that the client is still there (iperf3, nuttcp and our own client have one)"

@@ -9,14 +9,13 @@ use linerate_protocol::iperf3::{
     COOKIE_BYTES, CounterWidth, Iperf3Direction, Iperf3Flow, Iperf3Params, Iperf3Transport,
 };
 use linerate_record::plan::{Direction, Plan, RunKind};
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use linerate_workload::sequence_tracker::SequenceTracker;
 
-use super::super::limits::InteropLimits;
 use super::super::payload::PayloadRing;
 use super::super::test_run::{IDLE_TIMEOUT, TestRun};
 use super::super::worker::{
@@ -24,7 +23,8 @@ use super::super::worker::{
     receive_stream, send_datagrams, send_stream,
 };
 use super::super::{AcceptedClient, set_tos};
-use crate::udp_demux::IncomingFlow;
+use crate::interop_limits::InteropLimits;
+use crate::interop_state::IncomingFlow;
 
 /// Time of a block at its rate from which waiting for it takes too long.
 const LONG_BLOCK_NS: Nanos = 100_000_000;
@@ -105,7 +105,7 @@ pub fn begin_flow(
     params: &Iperf3Params,
     flow: Iperf3Flow,
     incoming: IncomingFlow,
-) -> Result<(), MeasureError> {
+) -> Result<(), SessionError> {
     let IncomingFlow {
         socket,
         early_datagrams: early,

@@ -12,7 +12,7 @@ use linerate_protocol::nuttcp::{
     NuttcpUdpReceiver, NuttcpUdpSender,
 };
 use linerate_protocol::sniff::TransportKind;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::Readiness;
 use linerate_sys::socket::MessageFlags;
@@ -21,17 +21,15 @@ use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::super::interop_state::ExpectationGuard;
-use super::super::limits::InteropLimits;
 use super::super::payload::PayloadRing;
 use super::super::test_run::{FLOW_SILENCE_TIMEOUT, IDLE_TIMEOUT, TestRun};
 use super::super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL,
     SendPlan, SequenceStats, UnreachableCounter, receive_datagrams, receive_stream, send_stream,
 };
-use super::super::{AcceptedClient, ExpectedFlow, InteropState, set_tos, with_port};
-use crate::acceptor::canonical;
-use crate::udp_demux::IncomingFlow;
+use super::super::{AcceptedClient, set_tos, with_port};
+use crate::interop_limits::InteropLimits;
+use crate::interop_state::{ExpectationGuard, ExpectedFlow, IncomingFlow, canonical};
 
 /// Time for the client to connect, or to accept connections.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -87,7 +85,11 @@ impl DataSockets {
                     TransportKind::Stream => ExpectedFlow::Connection { port },
                     TransportKind::Datagram => ExpectedFlow::Datagrams { port },
                 };
-                let expectation = InteropState::expect(client, expected, arrival_sender.clone());
+                let expectation = client.server.interop.expect(
+                    client.peer.ip(),
+                    expected,
+                    arrival_sender.clone(),
+                );
                 data.expectations.push(
                     expectation
                         .ok_or_else(|| format!("another test of this client uses port {port}"))?,
@@ -113,13 +115,13 @@ impl DataSockets {
     /// Waits for the client's connections, or makes them.
     ///
     /// # Errors
-    /// [`MeasureError::PeerLost`] if a connection fails.
+    /// [`SessionError::PeerLost`] if a connection fails.
     pub fn open(
         self,
         client: &AcceptedClient,
         request: &TestRequest,
-    ) -> Result<Vec<IncomingFlow>, MeasureError> {
-        let peer_lost = |reason: String| MeasureError::PeerLost {
+    ) -> Result<Vec<IncomingFlow>, SessionError> {
+        let peer_lost = |reason: String| SessionError::PeerLost {
             peer: client.peer,
             reason,
         };
@@ -171,8 +173,8 @@ impl DataSockets {
         self,
         client: &AcceptedClient,
         request: &TestRequest,
-    ) -> Result<Vec<IncomingFlow>, MeasureError> {
-        let peer_lost = |reason: &str| MeasureError::PeerLost {
+    ) -> Result<Vec<IncomingFlow>, SessionError> {
+        let peer_lost = |reason: &str| SessionError::PeerLost {
             peer: client.peer,
             reason: reason.to_owned(),
         };
@@ -226,8 +228,8 @@ impl DataSockets {
 
 /// Returns the error for a client on the server's own host that chose a port of the server: the
 /// client cannot listen there, and ends before its data connection could be made.
-fn port_conflict_error(peer: SocketAddr, port: u16) -> MeasureError {
-    MeasureError::PeerFailed {
+fn port_conflict_error(peer: SocketAddr, port: u16) -> SessionError {
+    SessionError::PeerFailed {
         peer,
         situation: format!(
             "its data cannot go to its port {port}: the client is on this host, where this server \
@@ -322,8 +324,8 @@ pub fn spawn_workers(
     request: &TestRequest,
     data: Vec<IncomingFlow>,
     client_closed: &Arc<AtomicBool>,
-) -> Result<(), MeasureError> {
-    let system = |error| MeasureError::system("a second handle on a socket", error);
+) -> Result<(), SessionError> {
+    let system = |error| SessionError::system("a second handle on a socket", error);
     match (request.direction, request.transport) {
         (NuttcpDirection::ToServer, TransportKind::Stream) => {
             // A reference server ends sooner in short tests, and so drops a client that is stopped

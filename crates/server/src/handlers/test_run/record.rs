@@ -4,11 +4,12 @@ use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::cost::ThreadCost;
 use linerate_record::event::{ErrorReport, EventKind};
 use linerate_record::facts::Role;
+use linerate_record::ids::CaveatId;
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, CpuCost, FlowEnd, ServedClient};
 use linerate_session::cpu_cost;
 use linerate_session::cpu_cost::CpuCostInputs;
-use linerate_session::error::MeasureError;
+use linerate_session::error::SessionError;
 use linerate_session::setup::host_facts;
 use linerate_session::third_party_record::{FlowCounts, InteropTest, local_results};
 use linerate_sys::cpu::ThreadUsage;
@@ -24,7 +25,7 @@ fn unparsed_caveat(protocol: &str, unparsed: u64) -> Caveat {
         _ => &format!("{unparsed} datagrams were received that are"),
     };
     Caveat::new(
-        "unread-datagrams",
+        CaveatId::UnreadDatagrams,
         format!(
             "{datagrams} not of {protocol}, and in no count; a port that is given to plain payload \
              counts all (--also PORT=plain)"
@@ -35,7 +36,7 @@ fn unparsed_caveat(protocol: &str, unparsed: u64) -> Caveat {
 /// Returns the caveat of a flow whose first received datagram is not its first one.
 fn late_start_caveat(before: u64) -> Caveat {
     Caveat::new(
-        "began-before",
+        CaveatId::StartedEarlier,
         format!(
             "the first received datagram has number {}: {before} before it are in no count here, and lost in the \
              client's own report; they were sent before this server had a place for the flow (then it logged that), to \
@@ -48,7 +49,7 @@ fn late_start_caveat(before: u64) -> Caveat {
 impl TestRun {
     /// Builds and emits the record, and releases all resources. `failure` is the error that ended
     /// the test early.
-    pub fn finish(mut self, remote_report: RemoteReport, failure: Option<MeasureError>) {
+    pub fn finish(mut self, remote_report: RemoteReport, failure: Option<SessionError>) {
         self.join();
         let is_short_flow = self.is_short_flow();
         self.end_intervals();
@@ -82,7 +83,7 @@ impl TestRun {
         if let Some((situation, next)) = no_figures {
             let problem = failure.as_ref().map_or_else(
                 || ErrorReport::new(situation, self.peer.to_string(), next),
-                MeasureError::problem,
+                SessionError::problem,
             );
             self.emit(EventKind::Failed { problem });
             self.store_failure(failure);
@@ -183,19 +184,19 @@ impl TestRun {
             && responses().sum::<u64>() == 0
     }
 
-    fn store_failure(&self, failure: Option<MeasureError>) {
+    fn store_failure(&self, failure: Option<SessionError>) {
         if let Some(failure) = failure {
             *self.server.failure.lock().expect("no holder panics") = Some(failure);
         }
     }
 
     /// Returns the failure of the first worker that ended early.
-    fn first_failure(&self) -> Option<MeasureError> {
+    fn first_failure(&self) -> Option<SessionError> {
         let mut failure = self
             .workers
             .iter()
             .filter_map(|worker| worker.result.as_ref()?.failure.as_ref());
-        failure.next().map(|failure| MeasureError::PeerLost {
+        failure.next().map(|failure| SessionError::PeerLost {
             peer: self.peer,
             reason: match failure {
                 FlowFailure::Idle(time) => format!("no payload moved for {} s", time.as_secs()),

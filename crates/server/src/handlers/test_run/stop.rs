@@ -4,14 +4,15 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use linerate_protocol::plain::SILENCE_NS;
 use linerate_protocol::remote_report::RemoteReport;
-use linerate_session::error::MeasureError;
+use linerate_record::ids::CaveatId;
+use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::flow_options::FlowRole;
 
-use super::super::OpenFlowEntry;
-use super::super::limits::time_limit_caveat;
 use super::TestRun;
+use crate::interop_limits::time_limit_caveat;
+use crate::interop_state::OpenFlowEntry;
 
 /// Time after the limit at which the test is polled: payload sent behind the limit shows that it
 /// goes on.
@@ -65,7 +66,7 @@ impl TestRun {
     /// Waits for all workers, if they could be started, and builds the record.
     pub fn conclude(
         mut self,
-        spawned: Result<(), MeasureError>,
+        spawned: Result<(), SessionError>,
         remote_report: impl FnOnce() -> RemoteReport,
     ) {
         if spawned.is_ok() {
@@ -102,7 +103,10 @@ impl TestRun {
         if !self.interrupted && !is_over {
             self.interrupted = true;
             self.open_flows.iter_mut().for_each(OpenFlowEntry::abort);
-            let is_noted = self.caveats.iter().any(|caveat| caveat.id == "cut-short");
+            let is_noted = self
+                .caveats
+                .iter()
+                .any(|caveat| caveat.id == CaveatId::CutShort);
             if let (StopReason::Time, false, Some(limit_ns)) =
                 (reason, is_noted, self.limits().time_ns)
             {

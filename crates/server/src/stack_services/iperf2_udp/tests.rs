@@ -12,7 +12,7 @@ use linerate_transport::test_support;
 
 use super::super::{ServiceContext, StackServices};
 use super::*;
-use crate::server::{InteropOptions, ServerOptions};
+use crate::options::{InteropOptions, ServerOptions};
 
 const SERVICE: u16 = 5_001;
 /// Port on which the client listens.
@@ -60,7 +60,7 @@ impl ServiceSim {
             },
             ..ServerOptions::default()
         };
-        let emit: crate::server::EventCallback = Arc::new(move |event| drop(sender.send(event)));
+        let emit: crate::options::EventCallback = Arc::new(move |event| drop(sender.send(event)));
         let front = ServiceContext {
             interop: Arc::new(InteropState::new(&options, vec![SERVICE], emit)),
             linerate: None,

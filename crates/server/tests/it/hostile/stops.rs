@@ -3,7 +3,7 @@
 use super::*;
 
 /// Returns the result of a client that is stopped after a while, and its duration.
-fn stopped(plan: Plan, retry: Duration) -> (MeasureError, Duration) {
+fn stopped(plan: Plan, retry: Duration) -> (SessionError, Duration) {
     let client = Client {
         plan,
         family: AddressFamily::Any,
@@ -47,7 +47,7 @@ fn a_stop_is_noticed_in_every_state() {
     ] {
         let (error, elapsed) = stopped(udp_plan(port), retry);
         assert!(
-            matches!(error, MeasureError::Interrupted),
+            matches!(error, SessionError::Interrupted),
             "{name}: {error}"
         );
         assert_eq!(error.exit_code(), exit::INTERRUPTED);
@@ -82,6 +82,6 @@ fn a_client_that_waits_for_workers_sends_heartbeats() {
         beats
     });
     let error = run(udp_plan(port)).unwrap_err();
-    assert!(matches!(error, MeasureError::UdpBlocked { .. }), "{error}");
+    assert!(matches!(error, SessionError::UdpBlocked { .. }), "{error}");
     assert!(server.join().unwrap() >= 3);
 }

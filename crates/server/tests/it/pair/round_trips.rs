@@ -134,7 +134,7 @@ fn hundreds_of_sleeping_threads_come_to_their_end() {
         server.end().unwrap();
         match failure {
             None => Some(record),
-            Some(MeasureError::PeerLost { .. }) => None,
+            Some(SessionError::PeerLost { .. }) => None,
             Some(other) => panic!("{other}"),
         }
     });

@@ -87,7 +87,7 @@ fn missing_servers_are_distinguished() {
     drop(free);
     let rejected = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
     assert!(
-        matches!(rejected, MeasureError::ConnectionRefused { .. }),
+        matches!(rejected, SessionError::ConnectionRefused { .. }),
         "{rejected}"
     );
     assert_eq!(rejected.exit_code(), exit::PEER);
@@ -95,7 +95,7 @@ fn missing_servers_are_distinguished() {
     plan.host = "no-such-host.invalid".to_owned();
     let unknown = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
     assert!(
-        matches!(unknown, MeasureError::UnknownName { .. }),
+        matches!(unknown, SessionError::UnknownName { .. }),
         "{unknown}"
     );
 
@@ -104,7 +104,7 @@ fn missing_servers_are_distinguished() {
     wrong.family = AddressFamily::V6;
     let wrong = wrong.run(&stop, &mut |_| {}).unwrap_err();
     assert!(
-        matches!(wrong, MeasureError::FamilyMismatch { .. }),
+        matches!(wrong, SessionError::FamilyMismatch { .. }),
         "{wrong}"
     );
 }
@@ -153,7 +153,7 @@ fn another_program_on_the_port_is_reported() {
     plan.port = port;
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
-    assert!(matches!(error, MeasureError::Protocol { .. }), "{error}");
+    assert!(matches!(error, SessionError::Protocol { .. }), "{error}");
     other.join().unwrap();
 }
 
@@ -171,7 +171,7 @@ fn a_port_in_use_is_reported() {
     })
     .err()
     .unwrap();
-    assert!(matches!(error, MeasureError::PortInUse { .. }), "{error}");
+    assert!(matches!(error, SessionError::PortInUse { .. }), "{error}");
     assert_eq!(error.exit_code(), exit::FAILED);
     server.end().unwrap();
 }
@@ -186,7 +186,7 @@ fn a_killed_peer_is_detected() {
     plan.port = port;
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
-    assert!(matches!(error, MeasureError::PeerFailed { .. }), "{error}");
+    assert!(matches!(error, SessionError::PeerFailed { .. }), "{error}");
     assert_eq!(error.exit_code(), exit::PEER);
     other.join().unwrap();
 }

@@ -4,7 +4,7 @@ use linerate_port::FrameRunError;
 use linerate_port::PortUrl;
 
 use super::{CommandReply, ForwardShell, failure_text};
-use crate::command::forward::max_packet_mtu;
+use crate::args::forward::max_packet_mtu;
 use crate::port_devices::PortDevice;
 
 impl ForwardShell<'_> {

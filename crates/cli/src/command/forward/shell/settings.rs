@@ -4,7 +4,7 @@ use linerate_forwarder::{ForwardSettings, PeerAddress, QueueRate, TransmitRetry,
 use linerate_record::plan::CpuList;
 
 use super::{CommandReply, ForwardShell, failure_text};
-use crate::command::forward::args::{FLOWS_LIMIT, frame_length, parse_burst, parse_mask};
+use crate::args::forward::{FLOWS_LIMIT, frame_length, parse_burst, parse_mask};
 use crate::command::forward::commands::parse_number;
 use crate::command::forward::ports_available;
 
@@ -179,8 +179,13 @@ impl ForwardShell<'_> {
             ));
         }
         self.change_settings(
-            |settings| settings.frame.bytes = bytes,
-            |settings| format!("generated frames: {} bytes", settings.frame.bytes),
+            |settings| settings.mode_settings.frame.bytes = bytes,
+            |settings| {
+                format!(
+                    "generated frames: {} bytes",
+                    settings.mode_settings.frame.bytes
+                )
+            },
         )
     }
 
@@ -190,7 +195,7 @@ impl ForwardShell<'_> {
             return Err("txonly needs a flow".to_owned());
         }
         self.change_settings(
-            |settings| settings.transmit_flows = flows,
+            |settings| settings.mode_settings.transmit_flows = flows,
             |_| format!("txonly sends {flows} flows"),
         )
     }
@@ -207,7 +212,7 @@ impl ForwardShell<'_> {
     pub fn set_flowgen_clones(&mut self, text: &str) -> Result<CommandReply, String> {
         let clones = parse_number(text)?;
         self.change_settings(
-            |settings| settings.flow_clones = clones,
+            |settings| settings.mode_settings.flow_clones = clones,
             |_| format!("flowgen sends {clones} copies after each frame"),
         )
     }
@@ -218,7 +223,7 @@ impl ForwardShell<'_> {
             return Err(format!("flowgen sends 1 to {FLOWS_LIMIT} flows"));
         }
         self.change_settings(
-            |settings| settings.generated_flows = flows,
+            |settings| settings.mode_settings.generated_flows = flows,
             |_| format!("flowgen sends {flows} flows"),
         )
     }

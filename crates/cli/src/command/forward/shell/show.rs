@@ -221,10 +221,10 @@ impl ForwardShell<'_> {
             }
             "txpkts" => format!(
                 "generated frames: {} bytes, {} flows (txonly), {} flows (flowgen), {} copies (flowgen)",
-                settings.frame.bytes,
-                settings.transmit_flows,
-                settings.generated_flows,
-                settings.flow_clones
+                settings.mode_settings.frame.bytes,
+                settings.mode_settings.transmit_flows,
+                settings.mode_settings.generated_flows,
+                settings.mode_settings.flow_clones
             ),
             _ => {
                 let retry = match settings.retry {

@@ -1,0 +1,126 @@
+//! Standard output and standard error of the process: printing, a closed reader, text styles.
+
+use std::io::{IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use linerate_report::style::{ColorChoice, OutputProperties as Terminal, TextStyle};
+
+/// Set when a write to standard output fails. Global, because a process has one standard output.
+static STDOUT_FAILED: AtomicBool = AtomicBool::new(false);
+
+/// Set if the result also goes to files: the command then continues without a reader.
+static HAS_FILES: AtomicBool = AtomicBool::new(false);
+/// Set when a reader of our output has closed its end.
+static READER_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Lets the command continue until its files are written, even if the reader of its output closes.
+pub fn continue_without_reader() {
+    HAS_FILES.store(true, Relaxed);
+}
+
+/// Lets the command end with the reader of its output, although it also writes files.
+pub fn end_with_reader() {
+    HAS_FILES.store(false, Relaxed);
+}
+
+/// Ends the process by SIGPIPE, as pipeline tools do, if its reader closed while the command
+/// continued.
+pub fn exit_if_reader_closed() {
+    if READER_CLOSED.load(Relaxed) {
+        linerate_sys::signal::exit_by_sigpipe();
+    }
+}
+
+/// Prints text and a newline to standard output.
+pub fn print_stdout(text: &str) {
+    let mut out = std::io::stdout().lock();
+    // A full disk is reported only once.
+    if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
+        && !exit_on_broken_pipe(&error)
+        && !STDOUT_FAILED.swap(true, Relaxed)
+    {
+        print_stderr(&format!(
+            "error: cannot write to standard output: {error}\n\
+             help:  free disk space there or redirect the output; `linerate runs list` lists the stored runs"
+        ));
+    }
+}
+
+/// Prints text and a newline to standard error.
+pub fn print_stderr(text: &str) {
+    if let Err(error) = writeln!(std::io::stderr().lock(), "{text}") {
+        exit_on_broken_pipe(&error);
+    }
+}
+
+/// Handles a write error: a closed reader ends the process quietly, at once or after its files are
+/// written. Returns whether the error was a closed reader.
+pub fn exit_on_broken_pipe(error: &std::io::Error) -> bool {
+    let is_closed = error.kind() == std::io::ErrorKind::BrokenPipe;
+    if is_closed {
+        READER_CLOSED.store(true, Relaxed);
+        if !HAS_FILES.load(Relaxed) {
+            exit_if_reader_closed();
+        }
+    }
+    is_closed
+}
+
+/// Returns whether output was lost.
+pub fn stdout_failed() -> bool {
+    STDOUT_FAILED.load(Relaxed)
+}
+
+/// Returns the text style for one of our streams.
+pub fn stream_style(choice: ColorChoice, is_terminal: bool) -> TextStyle {
+    let variable = |name| std::env::var(name).ok();
+    let (no_color, clicolor_force, term) = (
+        variable("NO_COLOR"),
+        variable("CLICOLOR_FORCE"),
+        variable("TERM"),
+    );
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
+        .into_iter()
+        .find_map(|name| variable(name).filter(|value| !value.is_empty()));
+    let columns = is_terminal
+        .then(|| rustix::termios::tcgetwinsize(std::io::stdout()).ok())
+        .flatten()
+        .map(|size| usize::from(size.ws_col))
+        .filter(|&columns| columns > 0);
+    TextStyle::choose(
+        choice,
+        &Terminal {
+            is_terminal,
+            columns,
+            no_color: no_color.as_deref(),
+            clicolor_force: clicolor_force.as_deref(),
+            term: term.as_deref(),
+            locale: locale.as_deref(),
+        },
+    )
+}
+
+/// Returns the style for standard error, for commands without output options.
+pub fn stderr_style() -> TextStyle {
+    stream_style(ColorChoice::Auto, std::io::stderr().is_terminal())
+}
+
+/// Returns the style for standard output, for commands without output options; `to_stdout` is false
+/// if the text goes to a file.
+pub fn stdout_style(choice: ColorChoice, to_stdout: bool) -> TextStyle {
+    stream_style(choice, to_stdout && std::io::stdout().is_terminal())
+}
+
+/// Returns the style of lists on standard output, for commands without output options. Without a
+/// terminal each entry is one line of any length, so that line-oriented tools can read it.
+pub fn list_style() -> TextStyle {
+    let is_terminal = std::io::stdout().is_terminal();
+    let style = stream_style(ColorChoice::Auto, is_terminal);
+    match is_terminal {
+        true => style,
+        false => TextStyle {
+            width: usize::MAX,
+            ..style
+        },
+    }
+}
