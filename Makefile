@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test lint bench bench-tune bench-compare bank experiments fuzz valgrind deny docs
+.PHONY: help demo test nightly lint bench bench-tune bench-compare bank experiments fuzz valgrind deny docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -11,16 +11,17 @@ demo: ## build linerate, measure everything on this machine, write linerate-demo
 	$(CARGO) build --release --locked --package linerate
 	target/release/linerate demo
 
-test: ## install what tests need (as root, with apt), then run all of them
+test: ## install what tests need (as root, with apt), then run all of them (ONLY=name,… of groups and tests)
 	@tests/setup
-	@tests/run
+	@CARGO='$(CARGO)' ONLY='$(ONLY)' tests/run
 
-lint: ## formatting, clippy and documentation, without warnings
+nightly: ## postponed tests, documentation, valgrind, the bank, experiments and fuzzing, for hours (TIME=seconds of each fuzz target)
+	@CARGO='$(CARGO)' TIME='$(TIME)' tests/nightly
+
+lint: ## formatting and clippy, without warnings; `make nightly` checks the documentation and the fuzz targets
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --package linerate --no-default-features --locked -- -D warnings
-	$(CARGO) clippy --manifest-path fuzz/Cargo.toml --package linerate-fuzz-targets --all-targets --target-dir target --locked -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --workspace --no-deps --locked
+	$(CARGO) check --package linerate --no-default-features --locked
 
 bench: ## compare with reference tools and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1 RECORD=1); see benches/README.md
 	@if pkg-config --exists libdpdk 2>/dev/null; then \
@@ -34,10 +35,11 @@ bench-tune: ## compare the result of `linerate tune` with an exhaustive sweep (O
 	target/release/linerate-bench-tune
 
 bench-compare: ## verdicts of comparisons in a lab: equal sides, and an injected difference of 5 % (RUNS=n of each kind, ONLY=name,… WITHIN=s RESUME=1); see docs/method/comparison-and-statistics.md
-	@RUNS='$(RUNS)' ONLY='$(ONLY)' WITHIN='$(WITHIN)' RESUME='$(RESUME)' $(CARGO) test --release --locked --package linerate --test compare_often -- --ignored --nocapture
+	@RUNS='$(RUNS)' ONLY='$(ONLY)' WITHIN='$(WITHIN)' RESUME='$(RESUME)' $(CARGO) test --release --locked --package linerate --test slow compare_often:: -- --ignored --nocapture
 
 bank: ## inject every bottleneck live and check that it is found (ONLY=name,…; LINERATE_UPDATE=1 records); see docs/CAUSES.md
-	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate-explain --package linerate --test bank --test bank_live -- --include-ignored --nocapture
+	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate-explain --test bank
+	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate --test slow bank_live:: -- --include-ignored --nocapture
 
 experiments: ## the five experiments, quick; fails when an expected shape does not hold (ONLY=name,… FULL=1)
 	$(CARGO) build --release --locked --package linerate

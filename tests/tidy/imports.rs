@@ -87,7 +87,7 @@ pub fn modules(name: &str) -> Graph {
             .unwrap_or_default()
             .trim_end_matches(".rs");
         let depth = below.matches('/').count() + usize::from(!below.ends_with("mod.rs"));
-        let code = outside_tests(&file);
+        let code = outside_tests(file);
         let to_root = "super::".repeat(depth);
         let imported = names_after(code, "crate::")
             .into_iter()

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// A comment and the line it begins in.
 pub struct Comment {
@@ -202,13 +203,16 @@ fn paths(endings: &[&str]) -> Vec<String> {
     found
 }
 
-/// All Rust files of the tree.
-pub fn rust_files() -> Vec<SourceFile> {
-    let read = |path: String| {
-        let text = fs::read_to_string(repository().join(&path)).expect("a Rust file");
-        SourceFile::new(&path, &text)
-    };
-    paths(&[".rs"]).into_iter().map(read).collect()
+/// All Rust files of the tree, read once.
+pub fn rust_files() -> &'static [SourceFile] {
+    static FILES: LazyLock<Vec<SourceFile>> = LazyLock::new(|| {
+        let read = |path: String| {
+            let text = fs::read_to_string(repository().join(&path)).expect("a Rust file");
+            SourceFile::new(&path, &text)
+        };
+        paths(&[".rs"]).into_iter().map(read).collect()
+    });
+    &FILES
 }
 
 /// Documents whose sentences are counted; tables of figures and of changes are not.

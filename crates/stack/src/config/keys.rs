@@ -52,7 +52,7 @@ const CONGESTION_CONTROLS: &[(&str, CongestionAlgorithm)] = &[
     ("cubic", CongestionAlgorithm::Cubic),
 ];
 
-/// Chosen from the table in `tests/probes.rs`.
+/// Chosen from the table in `tests/it/probes.rs`.
 const DEFAULT_TAIL_PROBE: Duration = Duration::from_millis(10);
 
 const MICROSECOND: Duration = Duration::from_micros(1);

@@ -1,0 +1,18 @@
+//! The real binary on one host.
+
+#[path = "../common/mod.rs"]
+mod common;
+#[path = "../common/experiment.rs"]
+mod experiment;
+#[path = "../common/schema.rs"]
+mod schema;
+
+mod browser;
+mod contract;
+mod errors;
+mod experiments;
+mod help;
+mod latency;
+mod runs;
+mod sweep;
+mod tui;
