@@ -113,7 +113,8 @@ fn monitor(
 ) -> Result<(Record, Option<SessionError>), SessionError> {
     // Spinning real-time threads on all processors would keep this thread from running, and thus
     // from noticing Ctrl-C and the end of the duration.
-    let _above = thread_schedule::real_time_priority(thread.facts()).and_then(PriorityBoost::above);
+    let _priority_boost =
+        thread_schedule::real_time_priority(thread.facts()).and_then(PriorityBoost::above);
     emit(ServiceHostEvent::Ready(thread.facts()));
     let thread_ended = || {
         let end_error = std::io::Error::other("it ended early");
