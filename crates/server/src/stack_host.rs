@@ -1,4 +1,5 @@
-//! A stack as a host with services, until it is stopped.
+//! `linerate stack`: our user-space stack as a host that answers ARP and ping, and runs the
+//! services of [`stack_services`](crate::stack_services) until it is stopped.
 
 mod sessions;
 

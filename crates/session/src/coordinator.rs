@@ -3,6 +3,14 @@
 //! Both ends do the same here: they keep the time, report intervals, send their totals and exchange
 //! results. The threads that move payload are [`worker`](linerate_workload::worker)s; their results
 //! become figures in [`result_builder`](crate::result_builder).
+//!
+//! A run ends here, in one of these ways:
+//!
+//! | reason | phase of its threads |
+//! |---|---|
+//! | planned time or amount | [ending](linerate_workload::flow::RunPhase::end): receivers drain payload in flight |
+//! | Ctrl-C, or a limit of the server | [interrupted](linerate_workload::flow::RunPhase::interrupt): as above, with a short drain time |
+//! | the peer is silent or has gone | [aborted](linerate_workload::flow::RunPhase::abort); the record has the figures until then |
 
 mod control_channel;
 mod exchange;

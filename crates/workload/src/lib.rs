@@ -151,7 +151,7 @@ macro_rules! workloads {
         ) -> Vec<FlowEndResults> {
             match worker.plan.kind {
                 $(RunKind::$kind => $module::run(worker, transport, flows),)+
-                // These have no flows; `session::limits` rejects such a plan earlier.
+                // These have no flows; the server rejects such a plan earlier.
                 RunKind::Forward | RunKind::Generate | RunKind::Stack => Vec::new(),
             }
         }
