@@ -2,9 +2,8 @@
 //! lab.
 //!
 //! Options come from environment variables, so that `make bench ONLY=… PAIRS=…` passes them:
-//! `ONLY=name,…` (a name or a prefix of names; `hops` is the table of switches), `MAX_PAIRS=n`,
-//! `LONG=1`,
-//! `DETAIL=1` (each pair), `RECORD=1` (update docs/BENCHMARKS.md).
+//! `ONLY=name,…` (a name or a prefix of names; `hops` is the table of switches), `PAIRS=n`,
+//! `LONG=1`, `DETAIL=1` (each pair), `RECORD=1` (update docs/BENCHMARKS.md).
 #![forbid(unsafe_code)]
 
 mod bench_env;

@@ -1,6 +1,6 @@
 //! `linerate-bench-memory PROFILE` prints three numbers for a configuration of the user-space
-//! stack: its computed
-//! memory and its real memory, in bytes, and the number of allocations that follow during traffic.
+//! stack: its computed memory and its real memory, in bytes, and the number of allocations that
+//! follow during traffic.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::process::ExitCode;

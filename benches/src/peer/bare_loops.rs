@@ -170,9 +170,8 @@ impl BareLoops {
     /// Goodput that a kernel socket reads from a host behind a tap, which writes segments of 64 KB,
     /// Gb/s.
     ///
-    /// `role` is "stream", or "copies" to copy each segment twice before, and the interface. `addresses`
-    /// are
-    /// the addresses of the kernel and of the host.
+    /// `role` is "stream", or "copies" to copy each segment twice before, and the interface.
+    /// `addresses` are the addresses of the kernel and of the host.
     pub fn measure_tap_stream(
         &self,
         env: &BenchEnv,

@@ -291,8 +291,7 @@ pub(super) const RATE_POINTER: &str = "/summary/packets_per_second";
 /// Device of the cheapest sender.
 ///
 /// The kernel delivers a frame to the receiver's socket on the sender's core, which is saturated.
-/// With
-/// the cheapest sender the forwarder is the bottleneck.
+/// With the cheapest sender the forwarder is the bottleneck.
 const FASTEST_SENDER: &str = "xdp:eth0";
 
 /// Lab with a source, a device with two interfaces, and a sink.

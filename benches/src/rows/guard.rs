@@ -1,6 +1,6 @@
 //! Cost of the server's amplification guard per response to an unvalidated address: one thread
-//! sends requests and
-//! responses over loopback, with the guard called as the server does, and without one.
+//! sends requests and responses over loopback, with the guard called as the server does, and
+//! without one.
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::{Mutex, PoisonError};

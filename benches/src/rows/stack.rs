@@ -1,6 +1,6 @@
 //! User-space stack: compared with a plain loop over smoltcp, both on the same ring ports with one
-//! thread for both
-//! ends; and as a host that communicates with the kernel, compared with a host of the kernel.
+//! thread for both ends; and as a host that communicates with the kernel, compared with a host of
+//! the kernel.
 
 mod buffer_copies;
 mod kernel_comparison;
@@ -126,8 +126,7 @@ fn repeat_for(
 /// Allocation to hold during a measurement, so that its buffers have another page offset each time.
 ///
 /// Both sides of a pair get the same offset. The speed of long copies depends on the page offsets
-/// of
-/// source and target, which would otherwise be fixed at random per process.
+/// of source and target, which would otherwise be fixed at random per process.
 fn shift_allocations() -> Vec<u8> {
     const PAGE_BYTES: usize = 4096;
     /// Step that reaches every multiple of 16 bytes.

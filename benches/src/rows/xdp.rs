@@ -1,6 +1,5 @@
 //! AF_XDP compared with DPDK's testpmd and with sockets: transmit, receive, forward, and responses
-//! that bypass the
-//! kernel's stack.
+//! that bypass the kernel's stack.
 
 use std::process::Command;
 use std::thread;

@@ -1,20 +1,15 @@
 //! `make bench-tune`: compares `linerate tune` with an exhaustive sweep, whose result it must match
-//! with a fifth
-//! of the runs.
+//! with a fifth of the runs.
 //!
 //! In each of five labs every combination of some knobs is measured (`linerate sweep`). Then
-//! `linerate
-//! tune` searches the same knobs three times with three seeds, and its result is compared in pairs
-//! with
-//! the best point of the sweep. Two more rows start from the kernel's defaults: the gain of `tune`
-//! over
-//! iperf3's goodput, and over the default round trip.
+//! `linerate tune` searches the same knobs three times with three seeds, and its result is compared
+//! in pairs with the best point of the sweep. Two more rows start from the kernel's defaults: the
+//! gain of `tune` over iperf3's goodput, and over the default round trip.
 //!
 //! Options come from environment variables: `ONLY=name,…`, `TRIES=n`, `REPEATS=n` (of each point of
-//! the
-//! sweep), `RUN_TIME=duration` (of each run), `QUICK_NOTE=1` (one try, one repeat, fewer values: a
-//! functional
-//! check without verdict), `EFFECT_DIVISOR=seconds` (time limit), `RESUME=1` (keeps results and continues).
+//! the sweep), `TIME=duration` (of each run), `QUICK=1` (one try, one repeat, fewer
+//! values: a functional check without verdict), `WITHIN=seconds` (time limit), `RESUME=1`
+//! (keeps results and continues).
 #![forbid(unsafe_code)]
 
 mod default_rows;

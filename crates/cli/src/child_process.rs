@@ -170,11 +170,11 @@ const DIR_PREFIX: &str = "linerate-point-";
 
 impl PointDir {
     fn new() -> Result<Self, CommandFailure> {
-        let place = std::env::temp_dir();
-        Self::new_in(&place).map_err(|error| {
+        let temp_dir = std::env::temp_dir();
+        Self::new_in(&temp_dir).map_err(|error| {
             CommandFailure::failed(ErrorReport::new(
                 format!("cannot be created ({error})"),
-                place.join(DIR_PREFIX).display().to_string(),
+                temp_dir.join(DIR_PREFIX).display().to_string(),
                 "set TMPDIR to a directory with free space",
             ))
         })

@@ -370,8 +370,8 @@ fn open_remote_settings(command: &[String], name: &str) -> Result<RemoteSettings
 }
 
 /// Reports failed restores of a command that ends without a result, whose notes would list them.
-pub fn report_unrestored(stuck: &[String], output: &CommandOutput) {
-    for why in stuck {
+pub fn report_unrestored(failures: &[String], output: &CommandOutput) {
+    for why in failures {
         output.warn(&format!("warning: {why}"));
     }
 }

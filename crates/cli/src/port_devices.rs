@@ -20,7 +20,7 @@ use linerate_tune::guard::{RollbackGuard, SettingKey, SettingKind};
 use linerate_tune::journal::state_dir;
 
 use self::carrier::CarrierWait;
-use self::device_settings::{next_step, uses_more_queues, wanted_channels, wanted_rss_table};
+use self::device_settings::{channels_for, next_step, rss_table_for, uses_more_queues};
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::standard_streams::print_stderr;
@@ -216,38 +216,39 @@ impl PortDevice {
         };
         // Queues that a table names cannot be removed, and a table cannot name queues that do not
         // exist yet.
-        let current_and_wanted = guard.read(channels).ok().zip(request.channels);
+        let current_and_requested = guard.read(channels).ok().zip(request.channels);
         let had_carrier = has_carrier(name) == Some(true);
         let mut is_changed = false;
         let mut order = [channels, rss];
-        if current_and_wanted.is_some_and(|(now, count)| uses_more_queues(&now, count)) {
+        if current_and_requested.is_some_and(|(now, count)| uses_more_queues(&now, count)) {
             order.reverse();
         }
         for key in order {
             match (key.kind, request.channels, &request.rss) {
                 (SettingKind::Channels, Some(count), _) => {
-                    let wanted_value = |now: &str| wanted_channels(now, count);
+                    let requested_value = |now: &str| channels_for(now, count);
                     is_changed |=
-                        apply_setting(guard, key, "channels=set", url, wanted_value, output)?;
+                        apply_setting(guard, key, "channels=set", url, requested_value, output)?;
                 }
                 (SettingKind::Rss, _, Some(queues)) => {
-                    let wanted_value =
-                        |now: &str| wanted_rss_table(now, request.channels, queues.clone());
-                    is_changed |= apply_setting(guard, key, "rss=set", url, wanted_value, output)?;
+                    let requested_value =
+                        |now: &str| rss_table_for(now, request.channels, queues.clone());
+                    is_changed |=
+                        apply_setting(guard, key, "rss=set", url, requested_value, output)?;
                 }
                 _ => {}
             }
         }
-        for steered in &request.steer {
+        for flow in &request.steer {
             // After the queues: a rule cannot name a queue that does not exist. On restore it is
             // removed before them.
             let key = SettingKey {
-                name: format!("{name} {steered}"),
+                name: format!("{name} {flow}"),
                 ..flows.clone()
             };
-            let option = format!("steer={}:{}", steered.protocol, steered.port);
-            let wanted_value = |now: &str| (now != RULE_ON).then(|| RULE_ON.to_owned());
-            apply_setting(guard, &key, &option, url, wanted_value, output)?;
+            let option = format!("steer={}:{}", flow.protocol, flow.port);
+            let requested_value = |now: &str| (now != RULE_ON).then(|| RULE_ON.to_owned());
+            apply_setting(guard, &key, &option, url, requested_value, output)?;
         }
         // Without a carrier, the first frames would be lost.
         let links = (is_changed && had_carrier).then(|| name.clone());
@@ -332,7 +333,7 @@ fn apply_setting(
     key: &SettingKey,
     option: &str,
     url: &PortUrl,
-    wanted_value: impl Fn(&str) -> Option<String>,
+    requested_value: impl Fn(&str) -> Option<String>,
     output: &CommandOutput,
 ) -> Result<bool, CommandFailure> {
     let rejection = |why: String| CommandFailure {
@@ -348,7 +349,7 @@ fn apply_setting(
             "its driver does not report the current value ({why})"
         ))
     })?;
-    let Some(value) = wanted_value(&now) else {
+    let Some(value) = requested_value(&now) else {
         return Ok(false);
     };
     let command = key.shell_command(&value);

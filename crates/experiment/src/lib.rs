@@ -1,6 +1,5 @@
 //! Experiments from a TOML file: a network to build, remote programs to start, commands to measure
-//! at every
-//! combination of knob values, and assertions about their figures.
+//! at every combination of knob values, and assertions about their figures.
 //!
 //! A point is measured by ordinary command lines of this program, run on a host of the lab, so each
 //! table row can be reproduced by hand. This crate measures and prints nothing itself.

@@ -23,8 +23,8 @@ impl Experiment {
     ///
     /// # Errors
     /// [`ExperimentError::RunsOnOneMachine`], [`ExperimentError::UnknownPoint`], and
-    /// [`ExperimentError::NeedsManualSetup`] if the
-    /// network has several variants to set up manually and no terminal is attached.
+    /// [`ExperimentError::NeedsManualSetup`] if the network has several variants to set up manually
+    /// and no terminal is attached.
     pub fn check_location(
         &self,
         location: &RunLocation,

@@ -305,8 +305,7 @@ fn start_with_delay(
             let is_over = match end_of(&child) {
                 None => false,
                 // Exit code 0: the work is done, or child processes continue it. If one of them is
-                // to report
-                // that it is ready, it holds the pipe open.
+                // to report that it is ready, it holds the pipe open.
                 Some(End::Code(0)) => !reports_nothing && lines.wait_closed(Duration::ZERO),
                 Some(_) => {
                     // Its last output may still be in the pipe.

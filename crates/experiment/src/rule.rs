@@ -2,8 +2,8 @@
 //!
 //! A rule compares two sums. A term is a number (`0`, `10us`, `5%`), a figure at a setting
 //! (`p50[hops=0]`), or an aggregate of a figure over a knob (`slope(p50 over hops)`), with an
-//! optional
-//! factor. Knobs that a term leaves open belong to the rule: it must hold for each combination.
+//! optional factor. Knobs that a term leaves open belong to the rule: it must hold for each
+//! combination.
 
 use linerate_record::experiment::KnobValues;
 use linerate_stats::units::{parse_duration, parse_fraction};

@@ -281,8 +281,7 @@ fn nothing_measured(runner: &PointRunner<'_>, states: &[PointState]) -> Experime
 /// Order of the rounds over the points, as (round, index into `manual_steps`).
 ///
 /// Points with the same manual steps are measured in all rounds before the next step is required,
-/// so
-/// that no step is repeated.
+/// so that no step is repeated.
 fn measurement_order(manual_steps: &[String], rounds: u32) -> Vec<(u32, usize)> {
     let mut distinct_steps: Vec<&String> = Vec::new();
     for words in manual_steps {

@@ -41,8 +41,7 @@ pub struct RunOptions<'a> {
     /// Measures the distance between two CPUs.
     ///
     /// Virtual machines migrate within seconds, so it is called before and after each run, but only
-    /// if an
-    /// assertion depends on it.
+    /// if an assertion depends on it.
     pub measure_distance: fn() -> Option<CoreDistance>,
     /// Stops the run.
     pub stop: &'a AtomicBool,

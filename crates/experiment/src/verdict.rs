@@ -411,8 +411,7 @@ fn values_at_distance(
 /// Value of a term under a setting.
 ///
 /// `None` if a point was not measured at the required CPU distance, or if an aggregate has fewer
-/// than
-/// `min_points` points.
+/// than `min_points` points.
 fn evaluate_term(
     term: &RuleTerm,
     setting: &KnobValues,

@@ -118,7 +118,7 @@ fn reject_legacy_plan(plan: &Plan) -> Option<PlanRejection> {
         (
             udp && plan.payload_bytes != 0 && plan.payload_bytes < 24,
             "-l",
-            "its header and what stands behind it take 24 B of each datagram",
+            "its header and the data behind it take 24 B of each datagram",
         ),
     ])
     .or_else(|| reject_omit(plan))

@@ -203,8 +203,8 @@ fn first_rejection(rows: &[(bool, &str, &str)]) -> Option<PlanRejection> {
 /// no error here.
 pub fn check_plan(plan: &Plan) -> Result<(), SessionError> {
     let spec = plan.peer_protocol.as_deref().and_then(client_protocol);
-    let refused = spec.and_then(|spec| Some((spec.name, reject_plan(spec, plan)?)));
-    refused.map_or(Ok(()), |(name, rejection)| Err(rejection.to_error(name)))
+    let rejected = spec.and_then(|spec| Some((spec.name, reject_plan(spec, plan)?)));
+    rejected.map_or(Ok(()), |(name, rejection)| Err(rejection.to_error(name)))
 }
 
 /// Returns the first option of a plan that a protocol cannot carry.
@@ -405,7 +405,9 @@ mod tests {
         ] {
             let spec = client_protocol(name).unwrap();
             let rejection = reject_plan(spec, &plan);
-            let option = rejection.as_ref().map(|refusal| refusal.option.as_str());
+            let option = rejection
+                .as_ref()
+                .map(|rejection| rejection.option.as_str());
             assert_eq!(option, expected, "{name}: {rejection:?}");
         }
     }

@@ -274,7 +274,7 @@ fn run_attempt(
         None => local_address(remote, local),
     };
     let path_counters =
-        local_ip.and_then(|local_ip| PathCounters::open(network, local_ip, remote.ip()));
+        local_ip.and_then(|local_ip| PathCounters::read_first(network, local_ip, remote.ip()));
     let ReadyWorkers {
         cancel_guard,
         workers,
@@ -342,7 +342,7 @@ fn run_attempt(
         ));
     }
     test.ipv6 = ipv6;
-    test.path_counters = path_counters.map(PathCounters::close);
+    test.path_counters = path_counters.map(PathCounters::read_again);
     test.timestamps = results.timestamps;
     let mut report_failure = None;
     if let Some(command) = command.filter(|_| test.failure.is_none()) {

@@ -170,8 +170,8 @@ fn check_dependencies(link: &LinkSpec) -> Result<(), TopologyError> {
             link.delay.is_some(),
         ),
     ];
-    for (property, is_set, requires, there) in requires {
-        if is_set && !there {
+    for (property, is_set, requires, has_required) in requires {
+        if is_set && !has_required {
             return Err(TopologyError::MissingDependency {
                 link: label(),
                 property,

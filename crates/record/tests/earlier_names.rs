@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use linerate_record::ids::{CaveatId, StoredId};
 use linerate_record::plan::WaitMode;
 use linerate_record::record::{FlowEnd, Record};
 use linerate_record::run_set::{RunSet, SetResult};
@@ -22,6 +23,11 @@ fn count_values(value: &Value, counts: &mut BTreeMap<String, u32>) {
         Value::String(text) if text.is_empty() => {}
         Value::Number(number) => {
             *counts.entry(format!("{:?}", number.as_f64())).or_default() += 1;
+        }
+        // Ids have new names too.
+        Value::String(text) => {
+            let id = StoredId::<CaveatId>::from_text(text.clone());
+            *counts.entry(id.to_string()).or_default() += 1;
         }
         text_or_true => *counts.entry(text_or_true.to_string()).or_default() += 1,
     }

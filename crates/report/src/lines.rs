@@ -154,7 +154,7 @@ impl LiveLines {
             }
             EventKind::Interval { interval } => self.render_interval(event.test, interval),
             EventKind::StackInterval { interval } => text::stack::describe_interval(interval),
-            EventKind::CaveatRaised { caveat: caveat } => {
+            EventKind::CaveatRaised { caveat } => {
                 text::render_caveat(caveat, &self.style, self.text_width(event.test))
             }
             EventKind::Pass {
@@ -168,7 +168,7 @@ impl LiveLines {
             EventKind::Waiting { activity: awaited } => {
                 format!("waiting for {}", strip_control_characters(awaited))
             }
-            EventKind::Refused { problem } => text::render_refusal(problem, &self.style),
+            EventKind::Refused { problem } => text::render_rejection(problem, &self.style),
             EventKind::CapacityTrial { trial } => text::capacity_trial(trial),
             EventKind::Trial { trial } => text::describe_trial(trial, self.text_width(event.test)),
             EventKind::Finished { record } => {

@@ -318,8 +318,8 @@ impl Acceptor {
                 .push_back((connection, ControlHandler::Linerate)),
             ConnectionKind::Flow(token) => self.server.deliver_socket(token, |waiting| {
                 let mut opening = [0; OPENING_BYTES];
-                let all_there = connection.stream.read_exact(&mut opening).is_ok();
-                (all_there && waiting.protocol == TransportProtocol::Tcp)
+                let is_complete = connection.stream.read_exact(&mut opening).is_ok();
+                (is_complete && waiting.protocol == TransportProtocol::Tcp)
                     .then(|| AcceptedSocket::Kernel(connection.stream.into()))
             }),
             ConnectionKind::ThirdParty(handler) => {

@@ -192,13 +192,13 @@ impl InteropState {
         let now = clock::now();
         let read = self.networks_read_ns.load(Relaxed);
         let expired = self.emit.is_some() && now.saturating_sub(read) > NETWORKS_MAX_AGE_NS;
-        let won = || {
+        let claims_refresh = || {
             let swap = self
                 .networks_read_ns
                 .compare_exchange(read, now, Relaxed, Relaxed);
             swap.is_ok()
         };
-        if expired && won() {
+        if expired && claims_refresh() {
             let networks = linerate_host::snapshot::list_connected_networks().into_iter();
             let networks = networks.map(|(address, prefix)| IpNetwork::new(address, prefix));
             let neighbours = networks.chain(IpNetwork::loopback()).collect();

@@ -164,8 +164,8 @@ pub fn serve_session(
 
 /// Logs a session that ended before a test started. A client that disconnected after the hello is
 /// not logged: it reports the reason itself.
-fn log_no_test_started(server: &ServerState, wire: &ControlConnection, error: &SessionError) {
-    let (interop, peer, protocol) = (&server.interop, wire.peer(), control::PROTOCOL.name);
+fn log_no_test_started(server: &ServerState, control: &ControlConnection, error: &SessionError) {
+    let (interop, peer, protocol) = (&server.interop, control.peer(), control::PROTOCOL.name);
     match error {
         SessionError::Interrupted => {}
         SessionError::Protocol { source, .. } => match source {
@@ -177,7 +177,7 @@ fn log_no_test_started(server: &ServerState, wire: &ControlConnection, error: &S
             }
             source => interop.log_no_test_started(protocol, peer, &source.to_string()),
         },
-        _ if wire.is_closed_by_peer() => {}
+        _ if control.is_closed_by_peer() => {}
         SessionError::PeerFailed { .. } => {
             let reason = "it sent no linerate hello: it is another program, or was ended";
             interop.log_no_test_started(protocol, peer, reason);
@@ -259,17 +259,17 @@ impl ServerSession<'_> {
         (self.server.emit)(Event { test, kind: what });
     }
 
-    fn run(&mut self, wire: &mut ControlConnection) -> Result<(), SessionError> {
-        let Frame::Hello(client_hello) = wire.receive_next(&self.server.stop)? else {
+    fn run(&mut self, control: &mut ControlConnection) -> Result<(), SessionError> {
+        let Frame::Hello(client_hello) = control.receive_next(&self.server.stop)? else {
             return Err(self.unexpected_message("it sent no hello"));
         };
-        let Some(propose) = self.receive_proposal(wire)? else {
+        let Some(propose) = self.receive_proposal(control)? else {
             return Ok(());
         };
         let (server, protocol) = (self.server, control::PROTOCOL.name);
         if let Some(problem) = reject_plan(&propose.plan) {
             server.interop.reject_request(protocol, self.peer, &problem);
-            return wire.send(Reject {
+            return control.send(Reject {
                 problem,
                 exit_code: exit::USAGE,
                 retryable: false,
@@ -279,7 +279,7 @@ impl ServerSession<'_> {
             Ok(reservation) => self.reservation = Some(reservation),
             Err(rejection) => {
                 server.interop.reject_test(protocol, self.peer, &rejection);
-                return wire.send(rejection.reply);
+                return control.send(rejection.reply);
             }
         }
         self.permit = None;
@@ -292,11 +292,11 @@ impl ServerSession<'_> {
         let accepted = match self.negotiate(propose.plan, &host, shares_cores) {
             Ok(accepted) => accepted,
             Err(NotAgreed::Failed(error)) => return Err(error),
-            Err(NotAgreed::Rejected(refuse)) => {
+            Err(NotAgreed::Rejected(rejection)) => {
                 self.emit(EventKind::Failed {
-                    problem: refuse.problem.clone(),
+                    problem: rejection.problem.clone(),
                 });
-                return wire.send(refuse);
+                return control.send(rejection);
             }
         };
         let AcceptedTest {
@@ -308,15 +308,15 @@ impl ServerSession<'_> {
             timestamping,
             warnings,
         } = accepted;
-        wire.limit_frame_bytes(max_frame_bytes(&accept.plan));
-        wire.send(accept.clone())?;
+        control.limit_frame_bytes(max_frame_bytes(&accept.plan));
+        control.send(accept.clone())?;
         let plan = Arc::new(Plan {
             timestamps: timestamping,
             ..accept.plan.clone()
         });
         let memory = FlowMemory::before_flows();
         let disciplines = kernel_pacing::qdiscs(&host);
-        let (flows, responder) = self.attach_flows(&accept, wire, &arrivals, &disciplines)?;
+        let (flows, responder) = self.attach_flows(&accept, control, &arrivals, &disciplines)?;
         let netstack = self.stack.netstack();
         let ready = setup::start_workers(
             &plan,
@@ -326,16 +326,16 @@ impl ServerSession<'_> {
             flows,
             &mut || {
                 responder.confirm_repeated();
-                self.poll_control(wire)
+                self.poll_control(control)
             },
         )?;
         // Read before the client may start: everything counted from here on belongs to the test.
         let ipv6 = self.peer.ip().to_canonical().is_ipv6();
         let local_counters = read_local_counters(Role::Server, &host, ipv6);
         let network = self.server.network.as_ref();
-        let path_counters = PathCounters::open(network, self.peer.ip(), self.local.ip());
-        wire.send(FlowsAttached {})?;
-        let start = wire.receive_until(
+        let path_counters = PathCounters::read_first(network, self.peer.ip(), self.local.ip());
+        control.send(FlowsAttached {})?;
+        let start = control.receive_until(
             deadline_after(HANDSHAKE_STATE_TIMEOUT),
             &self.server.stop,
             &mut || {
@@ -356,7 +356,7 @@ impl ServerSession<'_> {
         let _load = CpuLoad::start(plan.round_trip.load_threads.server)
             .map_err(|error| SessionError::system("new thread", error))?;
         self.run_test(
-            wire,
+            control,
             client_hello.agent,
             &plan,
             host,
@@ -469,7 +469,10 @@ impl ServerSession<'_> {
         let arrivals;
         let mut flows = Vec::new();
         {
-            let reservation = self.reservation.as_mut().expect("agreed after the claim");
+            let reservation = self
+                .reservation
+                .as_mut()
+                .expect("no agreement without a reservation");
             let thread_count = threads.iter().map(|&(_, count)| count).sum();
             if let Some(problem) = check_traced_threads(&plan, thread_count) {
                 return Err(NotAgreed::Rejected(Reject {
@@ -515,7 +518,10 @@ impl ServerSession<'_> {
                         peer: self.peer.ip(),
                         sockets: sockets.clone(),
                     };
-                    let reservation = self.reservation.as_mut().expect("agreed after the claim");
+                    let reservation = self
+                        .reservation
+                        .as_mut()
+                        .expect("no agreement without a reservation");
                     reservation.announce_flow(token, waiting);
                 }
                 flows.push(FlowGrant {
@@ -556,7 +562,10 @@ impl ServerSession<'_> {
             return timestamping;
         }
         let granted = same_machine || self.server.grants.contains(&Grant::Trace);
-        let reservation = self.reservation.as_mut().expect("agreed after the claim");
+        let reservation = self
+            .reservation
+            .as_mut()
+            .expect("no agreement without a reservation");
         let reason = match requested {
             TimestampLevel::None | TimestampLevel::Packets => return (requested, Vec::new()),
             _ if !granted => {
@@ -802,7 +811,7 @@ impl ServerSession<'_> {
             started_at: started,
             role: Role::Server,
             results,
-            path: path_counters.map(PathCounters::close),
+            path: path_counters.map(PathCounters::read_again),
             ipv6,
             clocks: None,
             totals: Vec::new(),

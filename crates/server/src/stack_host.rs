@@ -1,4 +1,5 @@
-//! A stack as a host with services, until it is stopped.
+//! `linerate stack`: our user-space stack as a host that answers ARP and ping, and runs the
+//! services of [`stack_services`](crate::stack_services) until it is stopped.
 
 mod sessions;
 
@@ -113,7 +114,8 @@ fn monitor(
 ) -> Result<(Record, Option<SessionError>), SessionError> {
     // Spinning real-time threads on all processors would keep this thread from running, and thus
     // from noticing Ctrl-C and the end of the duration.
-    let _above = thread_schedule::real_time_priority(thread.facts()).and_then(PriorityBoost::above);
+    let _priority_boost =
+        thread_schedule::real_time_priority(thread.facts()).and_then(PriorityBoost::above);
     emit(ServiceHostEvent::Ready(thread.facts()));
     let thread_ended = || {
         let end_error = std::io::Error::other("it ended early");

@@ -234,7 +234,7 @@ impl Client {
         }
         let ipv6 = server.ip().to_canonical().is_ipv6();
         let local_counters = read_local_counters(Role::Client, &host, ipv6);
-        let path_counters = PathCounters::open(network, local_address, server.ip());
+        let path_counters = PathCounters::read_first(network, local_address, server.ip());
         let _load = CpuLoad::start(plan.round_trip.load_threads.client)
             .map_err(|error| SessionError::system("new thread", error))?;
         let started = Timestamp::now();
@@ -297,7 +297,7 @@ impl Client {
             started_at: started,
             role: Role::Client,
             results,
-            path: path_counters.map(PathCounters::close),
+            path: path_counters.map(PathCounters::read_again),
             ipv6,
             clocks,
             totals: Vec::new(),
@@ -475,7 +475,7 @@ fn broken_flow(record: &Record, server: SocketAddr) -> Option<SessionError> {
     let caveat = record.validity.iter().find(broken)?;
     (!record.interrupted).then(|| SessionError::PeerFailed {
         peer: server,
-        situation: format!("the run was cut short: {}", caveat.reason),
+        situation: format!("the run ended early: {}", caveat.reason),
         next_step:
             "find what resets the connections (a firewall; see the messages of the server); the \
                     figures cover the time until then"

@@ -3,6 +3,14 @@
 //! Both ends do the same here: they keep the time, report intervals, send their totals and exchange
 //! results. The threads that move payload are [`worker`](linerate_workload::worker)s; their results
 //! become figures in [`result_builder`](crate::result_builder).
+//!
+//! A run ends here, in one of these ways:
+//!
+//! | reason | phase of its threads |
+//! |---|---|
+//! | planned time or amount | [ending](linerate_workload::flow::RunPhase::end): receivers drain payload in flight |
+//! | Ctrl-C, or a limit of the server | [interrupted](linerate_workload::flow::RunPhase::interrupt): as above, with a short drain time |
+//! | the peer is silent or has gone | [aborted](linerate_workload::flow::RunPhase::abort); the record has the figures until then |
 
 mod control_channel;
 mod exchange;
@@ -138,7 +146,7 @@ pub struct RunResults {
 
 struct RunState<'a> {
     coordinator: Coordinator<'a>,
-    timeline: RunClock,
+    run_clock: RunClock,
     /// Time when senders stop; `None` when an amount ends the run.
     end_ns: Option<Nanos>,
     /// Counters by flow at the start of counting, after the omitted time.
@@ -194,7 +202,7 @@ impl Coordinator<'_> {
     pub fn run(self) -> RunResults {
         let start_ns = clock::now();
         let plan = Arc::clone(&self.plan);
-        let timeline = RunClock {
+        let run_clock = RunClock {
             start_ns,
             count_from_ns: start_ns.saturating_add(plan.omit_ns),
             interval_ns: plan.interval_ns,
@@ -220,12 +228,12 @@ impl Coordinator<'_> {
             .and_then(PriorityBoost::above);
         let threads = WorkerCosts::new(&self.workers, start_ns);
         let machine = machine_time();
-        self.barrier.connect_all(timeline);
+        self.barrier.start_all(run_clock);
         let mut run = RunState {
-            timeline,
+            run_clock,
             end_ns: plan
                 .duration_ns
-                .map(|duration| timeline.count_from_ns.saturating_add(duration)),
+                .map(|duration| run_clock.count_from_ns.saturating_add(duration)),
             baseline: BTreeMap::new(),
             counted_from_ns: start_ns,
             has_baseline: plan.omit_ns == 0,
@@ -325,7 +333,7 @@ impl RunState<'_> {
             wake_up_ns = wake_up_ns.min(self.coordinator.control.next_deadline_ns());
         }
         if !self.has_baseline {
-            wake_up_ns = wake_up_ns.min(self.timeline.count_from_ns);
+            wake_up_ns = wake_up_ns.min(self.run_clock.count_from_ns);
         }
         if let Some(run_end_ns) = self
             .end_ns
@@ -339,7 +347,7 @@ impl RunState<'_> {
             .as_ref()
             .filter(|_| !self.exchange.stop_exchanged)
         {
-            let end = self.timeline.start_ns.saturating_add(limit_ns);
+            let end = self.run_clock.start_ns.saturating_add(limit_ns);
             wake_up_ns = wake_up_ns.min(if end > now { end } else { now + STOP_POLL_NS });
         }
         if let Some(end) = self.next_interval_end() {
@@ -385,21 +393,21 @@ impl RunState<'_> {
             self.stop_early(now, "interrupted".to_owned())?;
         }
         if let Some((limit_ns, caveat)) = self.coordinator.time_limit.clone()
-            && now >= self.timeline.start_ns.saturating_add(limit_ns)
+            && now >= self.run_clock.start_ns.saturating_add(limit_ns)
             && !self.exchange.stop_exchanged
             && !self.coordinator.barrier.phase.is_ending()
         {
             self.stop_early(now, caveat.reason.clone())?;
             self.coordinator.caveats.push(caveat);
         }
-        if !self.has_baseline && now >= self.timeline.count_from_ns {
+        if !self.has_baseline && now >= self.run_clock.count_from_ns {
             self.has_baseline = true;
             self.counted_from_ns = now;
             self.baseline = (self.coordinator.flows.iter())
                 .map(|flow| (flow.id, read_counters(flow)))
                 .collect();
         }
-        if !self.memory_sampled && now >= self.timeline.start_ns + MEMORY_SAMPLE_DELAY_NS {
+        if !self.memory_sampled && now >= self.run_clock.start_ns + MEMORY_SAMPLE_DELAY_NS {
             // A run may end without an interval.
             self.memory_sampled = true;
             self.sample_memory(now);
@@ -496,7 +504,7 @@ impl RunState<'_> {
     /// Passes the number of rejected datagrams to the control channel, early in the run.
     fn check_rejected_datagrams(&self, now: Nanos) -> Result<(), SessionError> {
         // After the start phase, a lost peer ends the run with the figures that exist.
-        let is_early = now < self.timeline.start_ns.saturating_add(REJECTION_WINDOW_NS);
+        let is_early = now < self.run_clock.start_ns.saturating_add(REJECTION_WINDOW_NS);
         let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
         if !is_udp || !is_early || self.coordinator.barrier.phase.is_ending() {
             return Ok(());
@@ -545,7 +553,7 @@ impl RunState<'_> {
         };
         let times_out = |sent_ns: Nanos| {
             let has_waited = now >= sent_ns + STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS;
-            let is_silent = self.timeline.interval_ns.is_some()
+            let is_silent = self.run_clock.interval_ns.is_some()
                 && stalled_ns >= STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS;
             now >= timeout.deadline_ns(sent_ns) || has_waited && is_silent
         };
@@ -635,7 +643,7 @@ impl RunState<'_> {
             flows: &self.coordinator.flows,
             finished_flows: &self.finished_flows,
             baseline: &self.baseline,
-            start_ns: self.timeline.start_ns,
+            start_ns: self.run_clock.start_ns,
             counted_from_ns: self.counted_from_ns,
             window_end_ns: self.window_end_ns(),
             thread_count: self.coordinator.workers.len(),
@@ -702,7 +710,7 @@ impl RunState<'_> {
         };
         let timestamps = local_timestamps.map(|local_timestamps| {
             Box::new(TimestampPass {
-                start_ns: self.timeline.start_ns,
+                start_ns: self.run_clock.start_ns,
                 client: local_timestamps,
                 server: self.exchange.peer_timestamps,
             })

@@ -26,20 +26,24 @@ const DISTRIBUTIONS: &[(&str, ReadHistogram, SummaryField)] = &[
     (
         "lateness_ns",
         |t| t.lateness.as_ref(),
-        |s| &mut s.lateness_ns,
+        |summary| &mut summary.lateness_ns,
     ),
     (
         "delay_variation_ns",
         |t| t.variation.as_ref(),
-        |s| &mut s.delay_variation_ns,
+        |summary| &mut summary.delay_variation_ns,
     ),
     (
         "arrival_gap_ns",
         |t| t.gaps.as_ref(),
-        |s| &mut s.arrival_gap_ns,
+        |summary| &mut summary.arrival_gap_ns,
     ),
     // Only from other tools, when their ends state that the clocks are synchronised.
-    (ONE_WAY_DELAY, |_| None, |s| &mut s.one_way_delay_ns),
+    (
+        ONE_WAY_DELAY,
+        |_| None,
+        |summary| &mut summary.one_way_delay_ns,
+    ),
 ];
 
 /// Name of the distribution of one-way delays.
@@ -91,7 +95,8 @@ fn is_burst_too_long(plan: &Plan, duration_ns: Option<u64>) -> bool {
         (plan.protocol, plan.pace.method) != (TransportProtocol::Tcp, PacingMethod::Socket);
     let seconds = duration_ns.map(|ns| ns as f64 / 1e9);
     let burst_s = burst_seconds(plan);
-    by_bursts && matches!((burst_s, seconds), (Some(takes), Some(s)) if takes > MAX_BURST_SHARE * s)
+    by_bursts
+        && matches!((burst_s, seconds), (Some(burst_s), Some(seconds)) if burst_s > MAX_BURST_SHARE * seconds)
 }
 
 /// Returns the time of one burst at the requested rate, in seconds.

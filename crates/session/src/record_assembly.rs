@@ -126,7 +126,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
     let mut slow = Vec::new();
     let mut hosts = Vec::new();
     let mut cpu = Vec::new();
-    let (mut calls, mut far_calls, mut call_clocks) =
+    let (mut calls, mut server_calls, mut call_clocks) =
         (CallsByName::new(), CallsByName::new(), Vec::new());
     let mut verification = Vec::new();
     let mut memory = Vec::new();
@@ -134,7 +134,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
         verification.extend(end.verification);
         match end.role {
             Role::Client => calls = end.calls,
-            Role::Server => far_calls = end.calls,
+            Role::Server => server_calls = end.calls,
         }
         call_clocks.extend(end.call_clock);
         // The client comes first: its own measurements take precedence.
@@ -204,7 +204,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
         losses,
         counters,
         calls,
-        server_calls: far_calls,
+        server_calls,
         verification,
         call_clocks,
         stages,
@@ -472,18 +472,18 @@ fn late_responses(plan: &Plan, summary: &Summary) -> Option<Caveat> {
 /// Warns when a high percentile has few samples.
 fn thin_tail(summary: &Summary) -> Option<Caveat> {
     let rtt = summary.rtt_ns.as_ref()?;
-    let thin: Vec<&str> = [("p99", 100), ("p99.9", 1_000)]
+    let unreliable: Vec<&str> = [("p99", 100), ("p99.9", 1_000)]
         .into_iter()
         .filter(|(_, one_in)| rtt.count < MIN_TAIL_SAMPLES * one_in)
         .map(|(name, _)| name)
         .collect();
-    (!thin.is_empty()).then(|| {
+    (!unreliable.is_empty()).then(|| {
         Caveat::new(
             CaveatId::ThinTail,
             format!(
                 "{} round trips have fewer than {MIN_TAIL_SAMPLES} samples above {}: these are single events",
                 rtt.count,
-                thin.join(", ")
+                unreliable.join(", ")
             ),
         )
     })

@@ -56,7 +56,7 @@ pub fn apply_settings(
     let mut reply = SettingsReply::default();
     for (name, value) in requested {
         match apply_setting(backend, applied, &name, &value) {
-            Ok(real) => reply.granted.insert(name, real),
+            Ok(effective) => reply.granted.insert(name, effective),
             Err(reason) => reply.rejected.insert(name, reason),
         };
     }
@@ -130,13 +130,13 @@ impl RemoteSettings {
             let closed = std::io::ErrorKind::ConnectionReset;
             SessionError::system("the settings session", closed.into())
         };
-        let wanted = [(name.to_owned(), value.to_owned())].into();
+        let requested = [(name.to_owned(), value.to_owned())].into();
         let (sender, reply) = mpsc::channel();
         let requests = self.requests.as_ref().ok_or_else(lost)?;
-        requests.send((wanted, sender)).map_err(|_| lost())?;
+        requests.send((requested, sender)).map_err(|_| lost())?;
         let mut reply = reply.recv().map_err(|_| lost())??;
         Ok(match reply.granted.remove(name) {
-            Some(real) => Ok(real),
+            Some(effective) => Ok(effective),
             None => Err((reply.rejected.remove(name))
                 .unwrap_or_else(|| "the server sent no result for it".to_owned())),
         })

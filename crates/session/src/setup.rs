@@ -172,8 +172,8 @@ pub fn start_workers(
             Err(RecvTimeoutError::Timeout) => result = idle(),
             Err(RecvTimeoutError::Disconnected) if reported == workers.len() => break,
             Err(RecvTimeoutError::Disconnected) => {
-                let died = io::Error::other("it ended before its flows were open");
-                result = Err(SessionError::system("a worker thread", died));
+                let error = io::Error::other("it ended before its flows were open");
+                result = Err(SessionError::system("a worker thread", error));
             }
         }
     }

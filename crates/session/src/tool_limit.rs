@@ -77,7 +77,7 @@ fn saturated_sender(
     if plan.protocol == TransportProtocol::Udp && lost.is_none_or(|lost| lost > MAX_LOST_SHARE) {
         return None;
     }
-    let mut busiest_least: Option<(Role, f64)> = None;
+    let mut least_busy: Option<(Role, f64)> = None;
     for (role, thread) in threads_of(ends, direction, FlowEnd::Sender) {
         let wall = thread.wall_ns.max(1) as f64;
         let busy = thread.cpu_ns as f64 / wall;
@@ -88,10 +88,10 @@ fn saturated_sender(
         if busy < BUSY_SHARE || blocked_share > MAX_WAIT_SHARE || empty > MAX_WAIT_SHARE {
             return None;
         }
-        let lowest = busiest_least.map_or(f64::INFINITY, |(_, busy)| busy);
-        busiest_least = Some((role, busy.min(lowest)));
+        let lowest = least_busy.map_or(f64::INFINITY, |(_, busy)| busy);
+        least_busy = Some((role, busy.min(lowest)));
     }
-    let (role, busy) = busiest_least?;
+    let (role, busy) = least_busy?;
     Some(Caveat::new(
         CaveatId::GeneratorSaturated,
         format!(

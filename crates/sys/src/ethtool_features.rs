@@ -75,14 +75,14 @@ pub(super) fn ethtool_ioctl(
     }
     let mut name = [0; NAME_BYTES];
     name[..bytes.len()].copy_from_slice(bytes);
-    let mut asked = InterfaceRequest {
+    let mut request = InterfaceRequest {
         name,
         data: words.as_mut_ptr().cast(),
         rest: [0; 32],
     };
     // SAFETY: `ethtool_ioctl` is at least as large as `struct ifreq`, its name ends in a zero, and
     // `data` points to `words`, exclusively borrowed and long enough as each caller assures.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut asked) };
+    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {

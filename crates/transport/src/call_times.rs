@@ -119,7 +119,7 @@ pub trait CallRecorder: Sized {
     fn new(calls: &[TransportCall]) -> Self;
 
     /// Starts the run; earlier calls are not counted.
-    fn start(&mut self, timeline: &RunClock);
+    fn start(&mut self, run_clock: &RunClock);
 
     /// Marks the start of a call.
     fn begin(&mut self);
@@ -192,10 +192,10 @@ impl CallRecorder for CallTimer {
         timer
     }
 
-    fn start(&mut self, timeline: &RunClock) {
+    fn start(&mut self, run_clock: &RunClock) {
         let hz = tick_clock::tick_hz(self.counter);
         self.clock_pair = ClockPair::read(self.counter);
-        self.count_from_ticks = self.clock_pair.ticks_at(timeline.count_from_ns, hz);
+        self.count_from_ticks = self.clock_pair.ticks_at(run_clock.count_from_ns, hz);
     }
 
     #[inline]
@@ -287,9 +287,9 @@ impl CallRecorder for CallTracer {
         }
     }
 
-    fn start(&mut self, timeline: &RunClock) {
-        self.timer.start(timeline);
-        if let Some(limit) = timeline.trace_stop_call_ns {
+    fn start(&mut self, run_clock: &RunClock) {
+        self.timer.start(run_clock);
+        if let Some(limit) = run_clock.trace_stop_call_ns {
             self.stop_above_ticks =
                 (limit as f64 * tick_clock::tick_hz(self.timer.counter) / 1e9) as u64;
         }

@@ -196,9 +196,9 @@ impl<W: SocketWait, R: CallRecorder> WorkerTransport for KernelTransport<W, R> {
         self.socket_entry(socket).socket.set_read_timeout(None)
     }
 
-    fn start(&mut self, timeline: &RunClock) {
+    fn start(&mut self, run_clock: &RunClock) {
         self.started = true;
-        self.recorder.start(timeline);
+        self.recorder.start(run_clock);
     }
 
     fn call_stats(&self) -> Option<CallStats> {
@@ -689,8 +689,8 @@ impl<W: SocketWait, R: CallRecorder> Transport for KernelTransport<W, R> {
         // A jiffy of the slowest kernels (100 Hz) bounds the rounding error.
         const TICK_MS: u64 = 10;
         let info = socket::read_tcp_info(socket).ok()?;
-        let certain = u64::from(info.since_received_ms).checked_sub(TICK_MS)?;
-        (certain > 0).then_some(certain * 1_000_000)
+        let elapsed_ms = u64::from(info.since_received_ms).checked_sub(TICK_MS)?;
+        (elapsed_ms > 0).then_some(elapsed_ms * 1_000_000)
     }
 
     fn capabilities(&self) -> TransportCapabilities {

@@ -258,7 +258,7 @@ pub trait WorkerTransport: Transport + Sized {
     fn clear_receive_timeout(&mut self, socket: Self::Socket) -> io::Result<()>;
 
     /// Starts the run: calls are recorded from here on, if call timing is enabled.
-    fn start(&mut self, timeline: &RunClock);
+    fn start(&mut self, run_clock: &RunClock);
 
     /// Returns the recorded call times.
     fn call_stats(&self) -> Option<CallStats>;

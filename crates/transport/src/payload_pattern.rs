@@ -246,7 +246,7 @@ fn hex(bytes: &[u8]) -> String {
     use std::fmt::Write;
     let mut text = String::with_capacity(2 * bytes.len());
     for byte in bytes {
-        write!(text, "{byte:02x}").expect("a String takes everything");
+        write!(text, "{byte:02x}").expect("writing to a String cannot fail");
     }
     text
 }

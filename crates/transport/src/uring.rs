@@ -257,8 +257,8 @@ impl<R: CallRecorder> WorkerTransport for UringTransport<R> {
         Ok(())
     }
 
-    fn start(&mut self, timeline: &RunClock) {
-        self.recorder.start(timeline);
+    fn start(&mut self, run_clock: &RunClock) {
+        self.recorder.start(run_clock);
     }
 
     fn call_stats(&self) -> Option<CallStats> {

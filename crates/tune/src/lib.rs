@@ -1,9 +1,8 @@
 //! Decisions of A/B comparisons, sweeps and knob searches, and guarded changes of host settings.
 //!
-//! `pair_scheduler` orders the runs of a comparison and decides when there are enough. `matrix` walks
-//! the
-//! points of a sweep, `search` proposes knob values. All three decide from figures passed in; this
-//! crate measures nothing. `guard` and `journal` change host settings and restore them.
+//! `pair_scheduler` orders the runs of a comparison and decides when there are enough. `matrix`
+//! walks the points of a sweep, `search` proposes knob values. All three decide from figures passed
+//! in; this crate measures nothing. `guard` and `journal` change host settings and restore them.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -59,8 +59,7 @@ pub fn run_order(points: usize, repeats: u32, seed: u64) -> Option<Vec<usize>> {
 /// Returns for each point whether it is on the Pareto front.
 ///
 /// A point is on the front if no other point is at least as good in value and cost and better in
-/// one
-/// of them. Points without a value or a cost are never on it.
+/// one of them. Points without a value or a cost are never on it.
 #[must_use]
 pub fn pareto_front(better: BetterWhen, points: &[(Option<f64>, Option<f64>)]) -> Vec<bool> {
     let higher_is_better = |value: f64| match better {

@@ -1,12 +1,11 @@
 //! Scheduler of paired runs: random order within pairs, and a group sequential stopping rule.
 //!
 //! The pairs are analyzed twice, with significance levels that keep the p-values valid: once after
-//! [`FIRST_ANALYSIS_PAIRS`] pairs, and once when there are as many as the noise requires. That number depends
-//! on
-//! the spread of the pairs, never on which side is ahead. Pairs in two clusters can reach it while
-//! their median is beyond the effect but not significant. Then they are analyzed again when there
-//! are
-//! twice as many. Noise without a difference leads there so seldom that the p-values stay valid.
+//! [`FIRST_ANALYSIS_PAIRS`] pairs, and once when there are as many as the noise requires. That
+//! number depends on the spread of the pairs, never on which side is ahead. Pairs in two clusters
+//! can reach it while their median is beyond the effect but not significant. Then they are analyzed
+//! again when there are twice as many. Noise without a difference leads there so seldom that the
+//! p-values stay valid.
 
 use linerate_record::comparison::{
     FIRST_ANALYSIS_PAIRS, FIRST_SIGNIFICANCE, LAST_SIGNIFICANCE, RunPair, SIGNIFICANCE,
@@ -28,8 +27,7 @@ const CLEAR_EFFECT_FACTOR: f64 = 4.0;
 /// same direction.
 ///
 /// That suffices to keep a change that is verified later together with others; a rank test would
-/// need
-/// many more pairs.
+/// need many more pairs.
 #[must_use]
 pub fn is_clear(pairs: &[RunPair], effect: f64) -> bool {
     let log_ratios = log_ratios(pairs);
@@ -147,8 +145,7 @@ impl PairScheduler {
             }
             PairBudget::UntilDecided { limit } => {
                 // Fewer pairs than the first analysis needs decide nothing, however clear they are:
-                // a machine that
-                // changed its state meanwhile would invalidate all of them.
+                // a machine that changed its state meanwhile would invalidate all of them.
                 let has_too_few = valid_pairs < FIRST_ANALYSIS_PAIRS.min(limit);
                 let is_full = pairs.len()
                     >= if has_too_few {

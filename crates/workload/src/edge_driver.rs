@@ -169,7 +169,7 @@ mod tests {
         plan.round_trip.socket_mode = SocketMode::Reopened;
         plan.round_trip.connections = true;
         plan.round_trip.verify = true;
-        let timeline = RunClock {
+        let run_clock = RunClock {
             start_ns: 0,
             count_from_ns: 0,
             interval_ns: None,
@@ -191,7 +191,7 @@ mod tests {
                     plan,
                     direction: Direction::Send,
                     role: FlowRole::Receiver,
-                    timeline,
+                    run_clock,
                     phase: &phase,
                 };
                 let mut transport = transport();
@@ -219,7 +219,7 @@ mod tests {
                 plan,
                 direction: Direction::Send,
                 role: FlowRole::Sender,
-                timeline,
+                run_clock,
                 phase: &phase,
             };
             let mut transport = transport();

@@ -111,7 +111,7 @@ pub struct WorkerContext<'a> {
     /// Role of this end in the flows.
     pub role: FlowRole,
     /// Start of the run and of its counted part.
-    pub timeline: RunClock,
+    pub run_clock: RunClock,
     /// Phase of the run, set by the coordinator.
     pub phase: &'a RunPhase,
 }
@@ -151,7 +151,7 @@ macro_rules! workloads {
         ) -> Vec<FlowEndResults> {
             match worker.plan.kind {
                 $(RunKind::$kind => $module::run(worker, transport, flows),)+
-                // These have no flows; `session::limits` rejects such a plan earlier.
+                // These have no flows; the server rejects such a plan earlier.
                 RunKind::Forward | RunKind::Generate | RunKind::Stack => Vec::new(),
             }
         }
@@ -235,7 +235,7 @@ fn drive_reporting<T: Transport, W: Workload<T>>(
         }
         if !worked && !running.is_empty() {
             on_starved();
-            let idle_until = departure.map(|due| due.min(transport.now() + MAX_IDLE_NS));
+            let idle_until = departure.map(|send_at| send_at.min(transport.now() + MAX_IDLE_NS));
             transport.idle(idle_until);
         }
     }

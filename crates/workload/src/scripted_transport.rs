@@ -98,7 +98,7 @@ pub fn run_scripted(
         plan,
         direction: Direction::Send,
         role: FlowRole::Sender,
-        timeline: RunClock {
+        run_clock: RunClock {
             start_ns: START_NS,
             count_from_ns: START_NS + plan.omit_ns,
             interval_ns: None,

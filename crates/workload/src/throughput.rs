@@ -170,12 +170,12 @@ impl SendBudget {
         let rate = plan
             .rate_bps
             .filter(|_| plan.pace.method != PacingMethod::Socket);
-        let pacer = Pacer::new(rate, worker.timeline.start_ns)
+        let pacer = Pacer::new(rate, worker.run_clock.start_ns)
             .with_burst_bytes(plan.pace.burst_bytes(plan.payload_bytes));
         Self {
             remaining_bytes,
             count_from_ns: (plan.omit_ns > 0 && rate.is_some())
-                .then_some(worker.timeline.count_from_ns),
+                .then_some(worker.run_clock.count_from_ns),
             pacer: match plan.pace.method {
                 PacingMethod::Txtime => pacer.with_lead_ns(TXTIME_LEAD_NS),
                 _ => pacer,
@@ -215,7 +215,7 @@ impl<'a, S: Copy> FlowStats<'a, S> {
             socket: flow.socket,
             shared: flow.shared,
             totals: PayloadTotals::default(),
-            end_ns: worker.timeline.start_ns,
+            end_ns: worker.run_clock.start_ns,
             pattern: flow.pattern,
         }
     }

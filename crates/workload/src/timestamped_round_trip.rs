@@ -91,7 +91,7 @@ impl<'a, S: Copy> FlowRecorder<'a, S> {
             tracer,
             has_timestamps: false,
             drains_in_waits: false,
-            end_ns: worker.timeline.start_ns,
+            end_ns: worker.run_clock.start_ns,
         }
     }
 
@@ -230,7 +230,7 @@ impl<'a, S: Copy> TimestampedSender<'a, S> {
         let mut interval_slot = flow.shared.interval_times.lock().expect("no holder panics");
         interval_slot.intervals_ended = u64::MAX;
         drop(interval_slot);
-        let first_request_ns = worker.timeline.start_ns + WARM_UP_NS;
+        let first_request_ns = worker.run_clock.start_ns + WARM_UP_NS;
         let mut recorder = FlowRecorder::new(worker, flow);
         if plan.round_trip.is_pipelined() {
             recorder.ring.warnings.push(
@@ -412,7 +412,7 @@ impl<'a, S: Copy> TimestampedSender<'a, S> {
                     recorder.ring.record_hardware_arrival(number, at_ns);
                 }
                 let time = now.saturating_sub(handed_ns);
-                if now >= recorder.worker.timeline.count_from_ns {
+                if now >= recorder.worker.run_clock.count_from_ns {
                     self.times.record(time);
                     self.mismatched += u64::from(!is_correct);
                 }
@@ -453,11 +453,11 @@ impl<T: Transport> Workload<T> for TimestampedSender<'_, T::Socket> {
         self.recorder.enable_timestamps(transport)?;
         match self.state {
             TimestampedRequestState::Idle => {
-                if let Some(due) = self.next_send_ns()
-                    && T::read_clock() < due
+                if let Some(send_at) = self.next_send_ns()
+                    && T::read_clock() < send_at
                     && !self.is_over()
                 {
-                    return Ok(Progress::Starved(Some(due)));
+                    return Ok(Progress::Starved(Some(send_at)));
                 }
                 let progress = self.send_request(transport)?;
                 // The response is received at once, as in a run without timestamps.

@@ -111,8 +111,8 @@ enum BarrierState {
 
 impl StartBarrier {
     /// Starts all threads.
-    pub fn connect_all(&self, timeline: RunClock) {
-        self.set(BarrierState::Open(timeline));
+    pub fn start_all(&self, run_clock: RunClock) {
+        self.set(BarrierState::Open(run_clock));
     }
 
     /// Releases all threads without starting the run.
@@ -137,7 +137,7 @@ impl StartBarrier {
         let mut state = self.state.lock().expect("no holder panics");
         loop {
             match *state {
-                BarrierState::Open(timeline) => return Some(timeline),
+                BarrierState::Open(run_clock) => return Some(run_clock),
                 BarrierState::Cancelled => return None,
                 BarrierState::Closed => {}
             }
@@ -434,14 +434,14 @@ fn run_on_transport<T: WorkerTransport>(
     };
     // The channel closes once all threads have reported: this detects a thread that dies before.
     drop(ready);
-    let Some(timeline) = barrier.wait(|| transport.poll_background()) else {
+    let Some(run_clock) = barrier.wait(|| transport.poll_background()) else {
         return WorkerResults::default();
     };
     let worker = WorkerContext {
         plan: &plan,
         direction,
         role,
-        timeline,
+        run_clock,
         phase: &barrier.phase,
     };
     if relies_on_wakes(&plan, wait) {
@@ -468,7 +468,7 @@ fn run_on_transport<T: WorkerTransport>(
     }
     let counted_before = counters.as_ref().map(read_cycles);
     let attempts_before = transport.call_attempts();
-    transport.start(&timeline);
+    transport.start(&run_clock);
     let before = ThreadUsage::read();
     let flows = crate::run(&worker, transport, flows);
     let usage = ThreadUsage::read().since(&before);

@@ -17,8 +17,7 @@ const SLOT_BYTES: usize = 27 * 64;
 /// Stream without a protocol.
 ///
 /// Payload goes from the program into a socket's buffer, into frames with checksums, which are
-/// verified,
-/// into the other socket's buffer, and to the other program.
+/// verified, into the other socket's buffer, and to the other program.
 pub fn measure_copies() -> Result<f64, BenchError> {
     let _shift = shift_allocations();
     let buffer = || vec![7u8; BUFFER_BYTES];

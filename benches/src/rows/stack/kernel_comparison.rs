@@ -409,8 +409,7 @@ fn measure_delivered(env: &BenchEnv, queue: u32) -> Result<f64, BenchError> {
         format!("--serve linerate --set poll.interval=200us --set udp.receive_queue={queue}");
     let _host = start_tap_host(env, "", &args)?;
     // A burst every 2 ms, so that the previous one is complete. A hypervisor that stops a core for
-    // longer
-    // merges two bursts; with runs of 100 bursts this does not affect the median.
+    // longer merges two bursts; with runs of 100 bursts this does not affect the median.
     let test = "throughput -u -l 64 --pps 32000/64 -t 0.2 --wait block/interval:200us";
     let record = run_test(env, STACK_ADDRESS, test)?;
     let sent = read_figure(&record, "/summary/packets_sent")?;

@@ -34,8 +34,8 @@ pub(super) fn condition_above(
     example: &str,
     text: &str,
 ) -> Result<Duration, String> {
-    let squeezed: String = text.chars().filter(|c| !c.is_whitespace()).collect();
-    let limit = squeezed
+    let compact: String = text.chars().filter(|c| !c.is_whitespace()).collect();
+    let limit = compact
         .strip_prefix(quantity)
         .and_then(|rest| rest.strip_prefix('>'))
         .map(|limit| limit.trim_start_matches('='));

@@ -138,7 +138,7 @@ fn measure(
         failure.code = exit::INTERRUPTED;
     }
     if runs.is_empty() {
-        return Err(failure.expect("a run gives a record or says why it has none"));
+        return Err(failure.expect("a run gives a record or a failure"));
     }
     if let Some(file) = &measurement.trace {
         // The results are printed even if the timeline cannot be written.

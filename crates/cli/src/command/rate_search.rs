@@ -76,7 +76,7 @@ fn run_search(
         failure.code = exit::INTERRUPTED;
     }
     if state.runs.is_empty() {
-        return Err(state.failure.expect("a search without a run says why"));
+        return Err(state.failure.expect("a search without a run has a failure"));
     }
     let failure = state.failure.take();
     let set = result_set(search_plan, state, interrupted || failure.is_some());

@@ -48,7 +48,7 @@ fn is_json(action: &RunsAction) -> bool {
 
 fn run_action(action: RunsAction) -> Result<u8, CommandFailure> {
     let history = History::open_default()?;
-    if let Some(warning) = history.index_remark() {
+    if let Some(warning) = history.index_warning() {
         print_stderr(&format!("warning: {warning}"));
     }
     match action {
@@ -228,27 +228,25 @@ fn list(
     let mut filter = history_filter(history, selection)?;
     filter.limit = (limit > 0).then_some(limit);
     let entries = history.entries(&filter)?;
-    let strange = history.unreadable_files()?;
+    let unreadable = history.unreadable_files()?;
     if json {
-        let folder = history.file("x");
+        let dir = history.file("x");
         print_json(&RunsList {
             schema: "linerate/runs/1",
-            directory: folder.parent().unwrap_or(Path::new("/")).to_owned(),
+            directory: dir.parent().unwrap_or(Path::new("/")).to_owned(),
             entries: &entries,
-            strange: strange.into_iter().collect(),
+            strange: unreadable.into_iter().collect(),
         });
         return Ok(exit::OK);
     }
     if entries.is_empty() && history.is_empty()? {
-        let folder = history.file("x");
-        let folder = folder.parent().unwrap_or(Path::new("/"));
-        print_stdout(&text::history::empty_store_text(
-            &folder.display().to_string(),
-        ));
+        let dir = history.file("x");
+        let dir = dir.parent().unwrap_or(Path::new("/"));
+        print_stdout(&text::history::empty_store_text(&dir.display().to_string()));
     } else {
         print_stdout(&text::history::render_list(&entries, &list_style()));
     }
-    for (name, why) in strange {
+    for (name, why) in unreadable {
         print_stderr(&format!(
             "warning: {} is not a record and is left out: {why}; move it away if it is not needed",
             history.file(name.trim_end_matches(".json")).display()

@@ -46,10 +46,7 @@ impl SeriesRunner<'_> {
     pub fn run_series(&mut self, label: &str, client: &Client) -> Result<&Record, SeriesEnd> {
         let record = self.try_run(label, client)?;
         record.map_err(|error| SeriesEnd::Failed(error.into()))?;
-        Ok(self
-            .runs
-            .last()
-            .expect("a run that went well left its record"))
+        Ok(self.runs.last().expect("a successful run has a record"))
     }
 
     /// Makes a labelled run; the inner error is the reason why it could not start.

@@ -161,11 +161,11 @@ const MAX_SLOWDOWN_FRACTION: f64 = 0.5;
 
 /// Adds the stages of a timestamp pass to the record of the run.
 fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&SessionError>) {
-    let asking_ns = slower_by(&pass_record, record);
+    let slowdown_ns = slower_by(&pass_record, record);
     let median = record.summary.rtt_ns.map_or(0, |rtt| rtt.p50);
     record.stages = pass_record.stages;
     record.stage_pass = pass_record.stage_pass.map(|pass| StagePass {
-        timestamp_overhead_ns: asking_ns,
+        timestamp_overhead_ns: slowdown_ns,
         ..pass
     });
     for caveat in pass_record.validity {
@@ -184,7 +184,7 @@ fn add_stages(record: &mut Record, pass_record: Record, failure: Option<&Session
             "no packet has all of its timestamps: an interface on the path does not support them",
         )),
         (Some(pass), None) => few_stamps(pass)
-            .or_else(|| slower_pass(asking_ns, median))
+            .or_else(|| slower_pass(slowdown_ns, median))
             .or_else(|| medians_do_not_add_up(pass)),
     };
     record.validity.extend(caveat);
@@ -205,9 +205,9 @@ fn few_stamps(pass: &StagePass) -> Option<Caveat> {
 }
 
 /// Returns a warning if the timestamp pass was much slower than the run that it explains.
-fn slower_pass(asking_ns: Option<i64>, median_ns: u64) -> Option<Caveat> {
-    let slower_ns = asking_ns.filter(|&slower_ns| slower_ns > 0)?;
-    let share = slower_ns as f64 / median_ns.max(1) as f64;
+fn slower_pass(slowdown_ns: Option<i64>, median_ns: u64) -> Option<Caveat> {
+    let slowdown_ns = slowdown_ns.filter(|&slowdown_ns| slowdown_ns > 0)?;
+    let share = slowdown_ns as f64 / median_ns.max(1) as f64;
     (share > MAX_SLOWDOWN_FRACTION).then(|| {
         Caveat::new(
             CaveatId::StagesDiffer,

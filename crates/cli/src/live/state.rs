@@ -127,7 +127,7 @@ impl ScreenState {
                 self.part_started_at = self.elapsed;
             }
             EventKind::Interval { interval } => self.run.add_interval(interval),
-            EventKind::CaveatRaised { caveat: caveat } => self.set_note(NoteRank::Caveat, caveat.id.as_str(), &caveat.reason, 0),
+            EventKind::CaveatRaised { caveat } => self.set_note(NoteRank::Caveat, caveat.id.as_str(), &caveat.reason, 0),
             EventKind::Refused { problem } | EventKind::Failed { problem } => {
                 let text = problem.to_string();
                 self.set_note(NoteRank::Caveat, &text, &text, 0);

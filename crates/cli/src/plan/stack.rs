@@ -102,8 +102,10 @@ fn stack_config(
 ) -> Result<(String, StackConfig), CommandFailure> {
     let profile = args.profile.clone().unwrap_or_else(|| "default".to_owned());
     let mut config = StackConfig::profile(&profile).map_err(stack_failure)?;
-    for wish in &requested.0 {
-        config.set(wish.key, &wish.value).map_err(stack_failure)?;
+    for setting in &requested.0 {
+        config
+            .set(setting.key, &setting.value)
+            .map_err(stack_failure)?;
     }
     let before_user_keys = config.clone();
     let mut user_keys = Vec::new();

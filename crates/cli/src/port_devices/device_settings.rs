@@ -7,7 +7,7 @@ use linerate_tune::guard::SettingKind;
 
 /// Returns the channels to set for `count` queues, or `None` if there are as many already. Drivers
 /// with combined and single-direction queues use combined ones.
-pub(super) fn wanted_channels(now: &str, count: u32) -> Option<String> {
+pub(super) fn channels_for(now: &str, count: u32) -> Option<String> {
     let counts: Vec<(&str, &str)> = now
         .split_whitespace()
         .filter_map(|field| field.split_once('='))
@@ -42,7 +42,7 @@ pub(super) fn uses_more_queues(now: &str, count: u32) -> bool {
 }
 
 /// Returns the RSS table over the queues in use; `None` if it is set already.
-pub(super) fn wanted_rss_table(
+pub(super) fn rss_table_for(
     now: &str,
     channels: Option<u32>,
     queues_in_use: RangeInclusive<u32>,
@@ -91,7 +91,7 @@ mod tests {
             ("0 1", Some(2), 0..=1, None),
             ("0 3", Some(2), 0..=1, Some("0 1")),
         ] {
-            let table = wanted_rss_table(now, channels, queues_in_use.clone());
+            let table = rss_table_for(now, channels, queues_in_use.clone());
             assert_eq!(
                 table,
                 expected.map(str::to_owned),
@@ -126,7 +126,7 @@ mod tests {
             ("", 2, Some("combined=2")),
         ] {
             assert_eq!(
-                wanted_channels(now, count),
+                channels_for(now, count),
                 expected.map(str::to_owned),
                 "{now} {count}"
             );

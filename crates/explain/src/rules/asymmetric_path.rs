@@ -143,8 +143,8 @@ impl AsymmetricPath {
         if ratio < MIN_RATIO || !slow.fills_path() {
             return None;
         }
-        let shape = |way: &crate::run_view::DirectionView<'_>| {
-            way.sender_shaper().map(|shape| shape.rate_bps)
+        let shaper_bps = |direction: &crate::run_view::DirectionView<'_>| {
+            direction.sender_shaper().map(|shaper| shaper.rate_bps)
         };
         FindingBuilder::limit(self.id(), FindingLocation::Path)
             .cost(1.0 - 1.0 / ratio)
@@ -168,13 +168,13 @@ impl AsymmetricPath {
             )
             .evidence_if(
                 "qdisc rate, slower",
-                shape(slow),
+                shaper_bps(slow),
                 "bit/s",
                 "rtnetlink TCA_OPTIONS",
             )
             .evidence_if(
                 "qdisc rate, faster",
-                shape(fast),
+                shaper_bps(fast),
                 "bit/s",
                 "rtnetlink TCA_OPTIONS",
             )

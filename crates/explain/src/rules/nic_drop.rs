@@ -133,15 +133,15 @@ impl NicDrop {
         let drop_counter = INTERFACE_DROP_COUNTERS
             .iter()
             .flat_map(|&(counter, receives)| {
-                let entry = run.record.counters.iter();
-                entry
+                let entries = run.record.counters.iter();
+                entries
                     .filter(move |entry| {
-                        let here = match receives {
+                        let is_at_end = match receives {
                             true => entry.host != sender,
                             false => entry.host != receiver,
                         };
                         let lost_there = !is_udp || if receives { at_rx > 0 } else { at_tx > 0 };
-                        entry.counter == counter && here && lost_there
+                        entry.counter == counter && is_at_end && lost_there
                     })
                     .map(move |entry| (entry, receives))
             })

@@ -110,14 +110,14 @@ impl QdiscDrop {
             host == sender_host || host != receiver_host && direction.leaves_through(host, on)
         };
         let drops = run.counter_increase("qdisc_drops", is_on_path)?;
-        let here = run
+        let at_sender = run
             .counter_increase("qdisc_drops", |host, _| host == sender_host)
             .unwrap_or(0)
             > 0;
         let lost = drops_of_this_run(
             direction,
             direction.lost_at(LossPoint::Qdisc).max(drops),
-            here,
+            at_sender,
         )?;
         let share = lost as f64 / (direction.path_packets() + lost as f64).max(1.0);
         if lost < MIN_DROPS || share < MIN_RELEVANT_SHARE {
@@ -189,7 +189,7 @@ impl QdiscDrop {
 
 /// Returns the drops of an interface that belong to this run: the counter includes all traffic.
 /// `None` if the run shows no loss.
-fn drops_of_this_run(direction: &DirectionView<'_>, drops: u64, here: bool) -> Option<u64> {
+fn drops_of_this_run(direction: &DirectionView<'_>, drops: u64, at_sender: bool) -> Option<u64> {
     match direction.plan().protocol {
         TransportProtocol::Tcp => {
             let Some(tcp) = direction.tcp() else {
@@ -198,7 +198,7 @@ fn drops_of_this_run(direction: &DirectionView<'_>, drops: u64, here: bool) -> O
             let retransmitted = tcp.retransmits.saturating_sub(tcp.spurious_retransmits);
             // The kernel resends drops of its own interface without counting them, and reduces its
             // congestion window.
-            let is_local_drop = here
+            let is_local_drop = at_sender
                 && super::congestion_loss::cwnd_limited_share(&tcp) >= MIN_CWND_LIMITED_SHARE
                 && !super::is_saturated(direction);
             match (retransmitted >= MIN_DROPS, is_local_drop) {

@@ -119,21 +119,20 @@ impl SoftirqCore {
         cores.sort_unstable();
         cores.dedup();
         let [core] = cores[..] else { return None };
-        let here = processors.iter().find(|processor| processor.cpu == core)?;
+        let usage = processors.iter().find(|processor| processor.cpu == core)?;
         let total_ns = |at: &linerate_record::cost::ProcessorTime| {
             (at.program_ns + at.interrupt_ns + at.steal_ns + at.idle_ns).max(1) as f64
         };
-        let share = here.interrupt_ns as f64 / total_ns(here);
-        let free = here.idle_ns as f64 / total_ns(here);
-        let elsewhere = processors.iter().find(|other_role| {
-            other_role.cpu != core
-                && other_role.idle_ns as f64 / total_ns(other_role) > MIN_IDLE_SHARE
+        let share = usage.interrupt_ns as f64 / total_ns(usage);
+        let free = usage.idle_ns as f64 / total_ns(usage);
+        let elsewhere = processors.iter().find(|other| {
+            other.cpu != core && other.idle_ns as f64 / total_ns(other) > MIN_IDLE_SHARE
         })?;
         let rounds: u64 = processors
             .iter()
-            .map(|other_role| other_role.receive_rounds)
+            .map(|processor| processor.receive_rounds)
             .sum();
-        let received_here = here.receive_rounds as f64 / rounds.max(1) as f64;
+        let received_here = usage.receive_rounds as f64 / rounds.max(1) as f64;
         if share < MIN_RELEVANT_SHARE || free > MAX_IDLE_SHARE || received_here < MIN_RECEIVE_ROUNDS
         {
             return None;
@@ -156,7 +155,7 @@ impl SoftirqCore {
             )
             .evidence(
                 "NET_RX",
-                here.receive_rounds,
+                usage.receive_rounds,
                 "rounds",
                 format!("/proc/softirqs CPU{core}"),
             )

@@ -83,7 +83,7 @@ impl SoftnetBacklog {
             return None;
         }
         let limit = run.sysctl(role, "net.core.netdev_max_backlog");
-        let squeezed = run.counter_increase("budget_spent", |host, _| host == end);
+        let budget_spent = run.counter_increase("budget_spent", |host, _| host == end);
         let cost = match (is_udp, direction.tcp()) {
             (true, _) => direction.lost_share(LossPoint::SoftnetBacklog),
             (false, Some(tcp)) => super::congestion_loss::cwnd_limited_share(&tcp).max(share),
@@ -107,7 +107,7 @@ impl SoftnetBacklog {
             )
             .evidence_if(
                 "budget_spent",
-                squeezed,
+                budget_spent,
                 "rounds",
                 format!("{end} /proc/net/softnet_stat, third column"),
             )

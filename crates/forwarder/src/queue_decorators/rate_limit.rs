@@ -47,9 +47,9 @@ impl BitRatePacer {
 
     fn sent(&mut self, now: Nanos, bytes: u64) {
         let base_ns = self.next_send_ns.max(now.saturating_sub(CATCH_UP_NS));
-        let owed = u128::from(bytes) * 8 * 1_000_000_000 + u128::from(self.remainder);
-        let duration_ns = owed / u128::from(self.l2_bps);
-        self.remainder = (owed % u128::from(self.l2_bps)) as u64;
+        let scaled_bits = u128::from(bytes) * 8 * 1_000_000_000 + u128::from(self.remainder);
+        let duration_ns = scaled_bits / u128::from(self.l2_bps);
+        self.remainder = (scaled_bits % u128::from(self.l2_bps)) as u64;
         self.next_send_ns = base_ns.saturating_add(u64::try_from(duration_ns).unwrap_or(u64::MAX));
     }
 }

@@ -97,7 +97,7 @@ impl History {
 
     /// Reason for an index in memory; `None` if the index is on disk.
     #[must_use]
-    pub fn index_remark(&self) -> Option<&str> {
+    pub fn index_warning(&self) -> Option<&str> {
         self.index.memory_reason.as_deref()
     }
 

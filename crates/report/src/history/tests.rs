@@ -272,7 +272,7 @@ fn a_damaged_index_is_made_again() {
         part.fill(0xa5);
         std::fs::write(&path, bytes).unwrap();
         let history = History::open(dir.path()).unwrap();
-        assert_eq!(history.index_remark(), None, "damaged at {damage}");
+        assert_eq!(history.index_warning(), None, "damaged at {damage}");
         assert_eq!(
             ids(&history, &HistoryFilter::default()).len(),
             10,
@@ -302,8 +302,8 @@ fn an_index_of_a_newer_version_is_left_alone() {
     let history = History::open(dir.path()).unwrap();
     assert!(
         history
-            .index_remark()
-            .is_some_and(|remark| remark.contains("newer"))
+            .index_warning()
+            .is_some_and(|warning| warning.contains("newer"))
     );
     assert_eq!(ids(&history, &HistoryFilter::default()).len(), 10);
     drop(history);
@@ -519,7 +519,7 @@ fn on_a_full_disk_records_are_found_all_the_same() {
         let mut filler = std::fs::File::create(disk.join("filler")).unwrap();
         while std::io::Write::write_all(&mut filler, &[1; 4096]).is_ok() {}
         let history = History::open(&disk).unwrap();
-        assert!(history.index_remark().is_some());
+        assert!(history.index_warning().is_some());
         assert_eq!(ids(&history, &HistoryFilter::default()).len(), 10);
         let failed = history
             .tag("r01", &["x".into()], &[])
@@ -530,7 +530,7 @@ fn on_a_full_disk_records_are_found_all_the_same() {
         drop(filler);
         std::fs::remove_file(disk.join("filler")).unwrap();
         let history = History::open(&disk).unwrap();
-        assert_eq!(history.index_remark(), None);
+        assert_eq!(history.index_warning(), None);
         return;
     }
     let dir = tempfile::tempdir().unwrap();

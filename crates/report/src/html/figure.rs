@@ -165,7 +165,7 @@ pub(super) fn render_bars(bars: &BarChart) -> String {
             escape_markup(&bar.name),
             escape_markup(&bar.text)
         )
-        .expect("a string takes all that is written");
+        .expect("writing to a String cannot fail");
     }
     let table = format!(
         "<details><summary>Data</summary><div class=\"scroll\"><table><thead><tr><th>measurement</th><th>{}</th></tr></thead><tbody>{rows}</tbody></table></div></details>",
@@ -205,7 +205,7 @@ fn data_table(chart: &LineChart, data: &ChartData) -> String {
             "<p class=\"muted\">Every {row_step}th of {} rows; the record has all rows.</p>",
             data.rows.len()
         )
-        .expect("a string takes all that is written");
+        .expect("writing to a String cannot fail");
     }
     out.push_str("<div class=\"scroll\"><table><thead><tr>");
     for heading in &data.headings {

@@ -11,13 +11,17 @@ use crate::svg::{LossFlow, NARROW_SIZE, WIDE_SIZE, escape_markup};
 /// packets received.
 pub(super) fn loss_flows(run: &Record) -> String {
     let mut out = String::new();
-    for way in &run.directions {
+    for figures in &run.directions {
         let mut losses: Vec<_> = run
             .losses
             .iter()
-            .filter(|loss| loss.direction == way.direction && loss.packets > 0)
+            .filter(|loss| loss.direction == figures.direction && loss.packets > 0)
             .collect();
-        let Some(received) = way.summary.packets_received.filter(|_| !losses.is_empty()) else {
+        let Some(received) = figures
+            .summary
+            .packets_received
+            .filter(|_| !losses.is_empty())
+        else {
             continue;
         };
         losses.sort_by_key(|loss| {
@@ -25,9 +29,13 @@ pub(super) fn loss_flows(run: &Record) -> String {
             let point = loss.place.known();
             (point.is_none(), point)
         });
-        let received = received.saturating_sub(way.summary.duplicates.unwrap_or(0));
+        let received = received.saturating_sub(figures.summary.duplicates.unwrap_or(0));
         let lost: u64 = losses.iter().map(|loss| loss.packets).sum();
-        let sent = way.summary.packets_sent.unwrap_or(0).max(received + lost);
+        let sent = figures
+            .summary
+            .packets_sent
+            .unwrap_or(0)
+            .max(received + lost);
         let share = |count: u64| {
             with_micro_sign(&format!(
                 "{} ({})",
@@ -38,7 +46,7 @@ pub(super) fn loss_flows(run: &Record) -> String {
         let flow = LossFlow {
             title: format!(
                 "Datagrams sent, lost and received, {}",
-                phrases::recorded_direction(run, way.direction)
+                phrases::recorded_direction(run, figures.direction)
             ),
             sent: (format!("{} sent", format_count(sent)), sent),
             losses: losses

@@ -330,15 +330,15 @@ fn render_page(
     ));
     body.push_str(conclusions);
     let paths: Vec<String> = runs.iter().map(path_section::path_section).collect();
-    let first = paths.iter().find(|way| !way.is_empty());
-    if let Some(way) = first {
-        body.push_str(&format!("<section>\n{way}</section>\n"));
+    let first = paths.iter().find(|path| !path.is_empty());
+    if let Some(path) = first {
+        body.push_str(&format!("<section>\n{path}</section>\n"));
     }
     body.push_str(&hosts::host_section(runs));
     let mut run_sections = String::new();
-    for (number, (run, way)) in runs.iter().zip(&paths).enumerate() {
+    for (number, (run, path)) in runs.iter().zip(&paths).enumerate() {
         // The path diagram shown above is not repeated.
-        let run_path = if Some(way) == first { "" } else { way };
+        let run_path = if Some(path) == first { "" } else { path };
         run_sections.push_str(&run::run_section(run, &run_anchor(runs, number), run_path));
     }
     if kind != RunKindOnPage::SearchStep {

@@ -112,13 +112,13 @@ fn key_figures(run: &Record) -> String {
             } else {
                 run.directions
                     .iter()
-                    .map(|way| {
+                    .map(|figures| {
                         let label = if several {
-                            format!(", {}", phrases::recorded_direction(run, way.direction))
+                            format!(", {}", phrases::recorded_direction(run, figures.direction))
                         } else {
                             String::new()
                         };
-                        (label, &way.summary)
+                        (label, &figures.summary)
                     })
                     .collect()
             };

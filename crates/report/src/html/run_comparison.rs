@@ -68,17 +68,17 @@ fn goodput_bars(runs: &[Record]) -> Option<BarChart> {
     let mut rows = Vec::new();
     for run in runs.iter().filter(|run| run.kind == RunKind::Throughput) {
         let has_two_directions = run.directions.len() > 1;
-        for way in &run.directions {
+        for figures in &run.directions {
             let name = if has_two_directions {
                 format!(
                     "{}: {}",
                     phrases::run_name(run),
-                    phrases::recorded_direction(run, way.direction)
+                    phrases::recorded_direction(run, figures.direction)
                 )
             } else {
                 phrases::run_name(run)
             };
-            rows.extend(way.summary.goodput_bps.map(|rate| (name, rate)));
+            rows.extend(figures.summary.goodput_bps.map(|rate| (name, rate)));
         }
     }
     if rows.len() < 2 {

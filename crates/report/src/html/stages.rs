@@ -11,27 +11,26 @@ use crate::svg::{DrawingSize, NARROW_SIZE, WIDE_SIZE, escape_markup};
 
 /// Renders stages and timeline; empty if neither was recorded.
 pub(super) fn stage_section(run: &Record) -> String {
-    let picture = run
+    let timeline_html = run
         .timeline
         .as_ref()
         .map(timeline::render_timeline)
         .unwrap_or_default();
     let Some(pass) = &run.stage_pass else {
-        return picture;
+        return timeline_html;
     };
     let mut out = String::from("<h3>Stages of a round trip</h3>\n");
     if !run.stages.is_empty() {
         out.push_str(&stage_bar(run));
     }
     let description = escape_markup(&with_micro_sign(&describe_pass(run, pass)));
-    writeln!(out, "<p class=\"muted\">{description}</p>")
-        .expect("a string takes all that is written");
+    writeln!(out, "<p class=\"muted\">{description}</p>").expect("writing to a String cannot fail");
     for note in &pass.notes {
         let note = escape_markup(note);
         writeln!(out, "<p class=\"callout\"><b>Note.</b> {note}</p>")
-            .expect("a string takes all that is written");
+            .expect("writing to a String cannot fail");
     }
-    out.push_str(&picture);
+    out.push_str(&timeline_html);
     out
 }
 
@@ -84,7 +83,7 @@ fn stacked_bar(stages: &[RoundTripStage], size: DrawingSize) -> String {
             // Adjacent stages of one host differ in opacity.
             if position % 2 == 0 { "1" } else { "0.72" },
         )
-        .expect("a string takes all that is written");
+        .expect("writing to a String cannot fail");
         // The name is drawn only if it fits.
         let name = stage.stage.split_once('-').map_or("", |(_, name)| name);
         if width > name.len() as f64 * 6.7 + 6.0 {
@@ -94,7 +93,7 @@ fn stacked_bar(stages: &[RoundTripStage], size: DrawingSize) -> String {
                 x + width / 2.0,
                 escape_markup(name)
             )
-            .expect("a string takes all that is written");
+            .expect("writing to a String cannot fail");
         }
         x += width;
     }
@@ -129,7 +128,7 @@ fn stage_table(stages: &[RoundTripStage]) -> String {
             time(stage.p99_ns),
             escape_markup(&stage.timestamp_source)
         )
-        .expect("a string takes all that is written");
+        .expect("writing to a String cannot fail");
     }
     out.push_str("</tbody></table></div>\n");
     out

@@ -21,7 +21,7 @@ const INITIAL_ROUND_TRIPS: u64 = 3;
 const MAX_SLICES: usize = 600;
 
 /// Height of a track, and of the bar in it.
-const LANE_HEIGHT: f64 = 44.0;
+const TRACK_HEIGHT: f64 = 44.0;
 const BAR_HEIGHT: f64 = 18.0;
 const BAR_TOP: f64 = 20.0;
 /// Height of the time axis.
@@ -175,7 +175,7 @@ fn format_time(ns: u64) -> String {
 
 fn draw_timeline(tracks: &TimelineTracks<'_>, (from, to): (u64, u64), size: DrawingSize) -> String {
     let scale = size.width / (to - from).max(1) as f64;
-    let height = tracks.keys.len() as f64 * LANE_HEIGHT;
+    let height = tracks.keys.len() as f64 * TRACK_HEIGHT;
     let mut out = format!(
         "<svg class=\"{}\" viewBox=\"0 0 {} {}\" role=\"img\" tabindex=\"0\" aria-label=\"Timeline\" data-height=\"{height}\">",
         size.class,
@@ -183,7 +183,7 @@ fn draw_timeline(tracks: &TimelineTracks<'_>, (from, to): (u64, u64), size: Draw
         height + AXIS_HEIGHT
     );
     for (number, key) in tracks.keys.iter().enumerate() {
-        let top = number as f64 * LANE_HEIGHT;
+        let top = number as f64 * TRACK_HEIGHT;
         let _ = write!(
             out,
             "<text class=\"name\" x=\"0\" y=\"{:.1}\">{}</text><rect class=\"track\" x=\"0\" y=\"{:.1}\" width=\"{}\" height=\"{BAR_HEIGHT}\"/>",
@@ -201,7 +201,7 @@ fn draw_timeline(tracks: &TimelineTracks<'_>, (from, to): (u64, u64), size: Draw
         }
         let left_x = (start.max(from) - from) as f64 * scale;
         let width = (end.min(to).saturating_sub(start.max(from))) as f64 * scale;
-        let top = *track as f64 * LANE_HEIGHT + BAR_TOP;
+        let top = *track as f64 * TRACK_HEIGHT + BAR_TOP;
         let _ = write!(
             out,
             "<g class=\"c{}\"><rect class=\"bar\" x=\"{left_x:.1}\" y=\"{top:.1}\" width=\"{:.1}\" height=\"{BAR_HEIGHT}\" opacity=\"{}\"/></g>",
@@ -238,7 +238,7 @@ fn draw_timeline(tracks: &TimelineTracks<'_>, (from, to): (u64, u64), size: Draw
 /// Renders the slices on the page as a table, which is also the data of the script.
 fn slice_table(tracks: &TimelineTracks<'_>) -> String {
     let mut out = format!(
-        "<details><summary>Data: the last {} recorded slices</summary><div class=\"scroll\"><table><thead><tr><th>slice</th><th class=\"text\">lane</th><th>start</th><th>duration</th><th>round trip</th></tr></thead><tbody>",
+        "<details><summary>Data: the last {} recorded slices</summary><div class=\"scroll\"><table><thead><tr><th>slice</th><th class=\"text\">track</th><th>start</th><th>duration</th><th>round trip</th></tr></thead><tbody>",
         tracks.slices.len()
     );
     for (track, slice) in &tracks.slices {

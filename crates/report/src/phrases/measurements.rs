@@ -41,11 +41,11 @@ fn rows_of_run<'a>(run: &'a Record, runs: &[Record]) -> Vec<MeasurementRow<'a>> 
         RunKind::Throughput if run.directions.len() > 1 => run
             .directions
             .iter()
-            .map(|way| MeasurementRow {
+            .map(|figures| MeasurementRow {
                 run,
-                name: format!("{name}: {}", way.direction),
-                figure: or_unknown(way.summary.goodput_bps, format_bit_rate),
-                meaning: explain_goodput(run, &way.summary),
+                name: format!("{name}: {}", figures.direction),
+                figure: or_unknown(figures.summary.goodput_bps, format_bit_rate),
+                meaning: explain_goodput(run, &figures.summary),
             })
             .collect(),
         RunKind::Throughput => vec![MeasurementRow {

@@ -85,7 +85,7 @@ impl BarChart {
                 format_coordinate(width),
                 y = format_coordinate(top + 21.0),
             )
-            .expect("a string takes all that is written");
+            .expect("writing to a String cannot fail");
             if let Some((low, high)) = bar.interval.filter(|(low, high)| low < high) {
                 let at = |value: f64| self.axis.position(value) * size.width;
                 let mut d = format!(
@@ -105,7 +105,7 @@ impl BarChart {
                     }
                 }
                 write!(out, "<path class=\"whisker\" d=\"{d}\"/>")
-                    .expect("a string takes all that is written");
+                    .expect("writing to a String cannot fail");
             }
         }
         out.push_str("</svg>");

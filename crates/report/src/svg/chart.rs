@@ -94,7 +94,7 @@ impl LineChart {
                 position % SERIES_COLORS,
                 self.draw_series(&series.mark, plot, (position, bar_series))
             )
-            .expect("a string takes all that is written");
+            .expect("writing to a String cannot fail");
         }
         let mut label_positions: Vec<f64> = Vec::new();
         for reference in &self.references {
@@ -113,7 +113,7 @@ impl LineChart {
     fn draw_frame(&self, out: &mut String, plot: PlotArea, y_ticks: &[super::axis::AxisTick]) {
         let mut put = |text: std::fmt::Arguments<'_>| {
             out.write_fmt(text)
-                .expect("a string takes all that is written");
+                .expect("writing to a String cannot fail");
         };
         let bottom = plot.top + plot.height;
         for shade in &self.shades {
@@ -147,7 +147,7 @@ impl LineChart {
                 format_coordinate(y),
                 format_coordinate(plot.width)
             )
-            .expect("a string takes all that is written");
+            .expect("writing to a String cannot fail");
             put(format_args!(
                 "<text class=\"tick end\" x=\"{}\" y=\"{}\">{}</text>",
                 format_coordinate(plot.left - 8.0),
@@ -284,7 +284,7 @@ impl LineChart {
                         format_coordinate((right - left - 2.0 * gap).max(1.0)),
                         format_coordinate((plot.top + plot.height - top).max(1.0))
                     )
-                    .expect("a string takes all that is written");
+                    .expect("writing to a String cannot fail");
                 }
                 out
             }
@@ -352,7 +352,7 @@ impl LineChart {
             format_coordinate(text),
             escape_markup(&reference.label)
         )
-        .expect("a string takes all that is written");
+        .expect("writing to a String cannot fail");
     }
 }
 

@@ -35,7 +35,7 @@ impl HeatMap {
         open_svg(&mut out, size, height, &self.title, None);
         let mut put = |text: std::fmt::Arguments<'_>| {
             out.write_fmt(text)
-                .expect("a string takes all that is written");
+                .expect("writing to a String cannot fail");
         };
         put(format_args!(
             "<text class=\"name\" x=\"{}\" y=\"14\">{}</text><text class=\"name\" x=\"0\" y=\"36\">{}</text>",

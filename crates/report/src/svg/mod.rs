@@ -91,7 +91,7 @@ fn open_svg(out: &mut String, size: DrawingSize, height: f64, title: &str, plot:
         format_coordinate(size.width),
         format_coordinate(height),
     )
-    .expect("a string takes all that is written");
+    .expect("writing to a String cannot fail");
 }
 
 /// Rectangle of the marks in the drawing's units.

@@ -49,7 +49,7 @@ const MAX_LIST_ENTRIES: usize = 10;
 
 /// Renders a request that a server rejected.
 #[must_use]
-pub fn render_refusal(problem: &ErrorReport, style: &TextStyle) -> String {
+pub fn render_rejection(problem: &ErrorReport, style: &TextStyle) -> String {
     let mut text = format!(
         "{}: {}",
         strip_control_characters(&problem.object),
@@ -164,7 +164,7 @@ mod tests {
             ),
             ("try again later", "(try again later)"),
         ] {
-            let text = render_refusal(&ErrorReport::new("why", "a test", next), &style);
+            let text = render_rejection(&ErrorReport::new("why", "a test", next), &style);
             assert!(text.ends_with(suffix), "{text}");
         }
     }

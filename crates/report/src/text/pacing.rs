@@ -11,13 +11,13 @@ use crate::style::TextStyle;
 /// Renders how precisely the rate was kept, and the recorded delays; `None` for a run without
 /// either.
 pub(super) fn render_pacing(record: &Record, serving: bool, style: &TextStyle) -> Option<String> {
-    let has_delay = |way: &DirectionFigures| way.summary.one_way_delay_ns.is_some();
+    let has_delay = |figures: &DirectionFigures| figures.summary.one_way_delay_ns.is_some();
     if record.plan.rate_bps.is_none() && !record.directions.iter().any(has_delay) {
         return None;
     }
     let mut rows = Vec::new();
-    for way in &record.directions {
-        let summary = &way.summary;
+    for figures in &record.directions {
+        let summary = &figures.summary;
         let kinds = [
             ("lateness", summary.lateness_ns),
             ("arrival gap", summary.arrival_gap_ns),
@@ -28,7 +28,7 @@ pub(super) fn render_pacing(record: &Record, serving: bool, style: &TextStyle) -
         for (name, quantiles) in kinds {
             if let Some(quantiles) = quantiles {
                 let mut row = vec![
-                    model::direction_name(way.direction, serving).to_owned(),
+                    model::direction_name(figures.direction, serving).to_owned(),
                     error.take().unwrap_or_default(),
                     name.to_owned(),
                 ];

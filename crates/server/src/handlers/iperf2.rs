@@ -210,7 +210,7 @@ fn start_flows(
         return Ok(());
     };
     if dual == DualTest::Sequential {
-        test.run_workers();
+        test.wait_for_workers();
         if test.is_aborted() {
             return Ok(());
         }

@@ -38,10 +38,10 @@ use socket2::{Domain, Socket};
 
 use crate::interop_state::{ExpectedFlow, IncomingFlow, InteropState, UnvalidatedPermit};
 use crate::server_state::{ServerState, SessionPermit, TestReservation};
-pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow as Iperf2Back};
+pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow};
 pub use payload::PayloadRing;
 pub use responder_loop::StreamResponder;
-pub use worker::{DatagramAction as Took, DatagramFlow as TakesDatagrams};
+pub use worker::{DatagramAction, DatagramFlow};
 
 /// Time for which the send buffer of a client may stay full before its control connection ends.
 const CONTROL_WRITE_TIMEOUT: Option<Duration> = Some(Duration::from_secs(1));
@@ -283,7 +283,7 @@ mod tests {
                 .any(|protocol| protocol.name == handler.name);
             assert!(is_known, "{}", handler.name);
         }
-        assert_eq!(handler_of_port(7).map(|speaker| speaker.name), Some("echo"));
+        assert_eq!(handler_of_port(7).map(|handler| handler.name), Some("echo"));
         assert!(handler_of_port(5001).is_none());
     }
 }

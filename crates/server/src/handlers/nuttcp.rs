@@ -129,7 +129,7 @@ impl NuttcpSession {
             result.and_then(
                 |()| match test.is_aborted() || self.client_received_results() {
                     true => Ok(()),
-                    false => Err(self.peer_lost("it was gone before it received its results")),
+                    false => Err(self.peer_lost("it disconnected before it received its results")),
                 },
             );
         test.finish(RemoteReport::default(), result.err());

@@ -19,7 +19,7 @@ impl PayloadRing {
     /// If `bytes` is empty.
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
-        assert!(!bytes.is_empty(), "nothing cannot be sent");
+        assert!(!bytes.is_empty(), "the payload is empty");
         Self {
             bytes,
             position: 0,

@@ -16,7 +16,7 @@ use linerate_sys::clock::Nanos;
 
 use super::is_on_link;
 use super::tcp_connection::NextStep;
-use crate::handlers::{Iperf2Back, Iperf2Flow, TakesDatagrams, Took};
+use crate::handlers::{DatagramAction, DatagramFlow, Iperf2Flow, Iperf2ReverseFlow};
 use crate::interop_state::InteropState;
 
 /// Largest number of flows of a service.
@@ -45,7 +45,7 @@ struct Iperf2Peer {
 
 /// A flow to a client.
 struct OutgoingFlow {
-    sender: Iperf2Back,
+    sender: Iperf2ReverseFlow,
     /// Connected socket, which reports ICMP errors; `None`: the service's socket.
     socket: Option<SocketId>,
     destination: SocketAddr,
@@ -81,14 +81,17 @@ impl Iperf2Flows {
         entry.last_activity_ns = now;
         let flow = entry.incoming.as_mut()?;
         match flow.receive(now, datagram) {
-            Took::ReplyInPlace { bytes, .. } => Some(bytes),
+            DatagramAction::ReplyInPlace { bytes, .. } => Some(bytes),
             // A report is written over the request here; the iperf2 client reads its beginning.
-            Took::Reply => {
+            DatagramAction::Reply => {
                 let bytes = flow.reply().len().min(datagram.len());
                 datagram[..bytes].copy_from_slice(&flow.reply()[..bytes]);
                 (bytes >= REPORT_MIN_BYTES).then_some(bytes)
             }
-            Took::Payload | Took::Start | Took::Ignore | Took::Unparsed => None,
+            DatagramAction::Payload
+            | DatagramAction::Start
+            | DatagramAction::Ignore
+            | DatagramAction::Unparsed => None,
         }
     }
 
@@ -269,7 +272,7 @@ impl Iperf2Peer {
             // Its payload has iperf2 headers where timestamps would be written.
             let _ = stack.udp_disable_stamps(socket);
         }
-        let sender = Iperf2Back::new(settings, settings.dual.is_some(), now, wall_ahead_ns);
+        let sender = Iperf2ReverseFlow::new(settings, settings.dual.is_some(), now, wall_ahead_ns);
         if sender.is_time_limited() {
             interop.reject_request(
                 PROTOCOL.name,

@@ -419,7 +419,7 @@ enum ReadOutcome {
 impl ServiceProtocol {
     /// Consumes input; `None` when it is invalid.
     fn consume(&mut self, bytes: &[u8], buffer: &mut [u8]) -> Option<ReadOutcome> {
-        let took = match self {
+        let consumed = match self {
             Self::Echo(stream) => stream.receive(bytes),
             Self::Sockperf(server) => server.receive_stream(bytes).ok()?,
             Self::Bounceback(bounce) => bounce.receive(bytes).ok()?,
@@ -437,7 +437,7 @@ impl ServiceProtocol {
                 bytes.len()
             }
         };
-        Some(ReadOutcome::Consumed(took))
+        Some(ReadOutcome::Consumed(consumed))
     }
 }
 
@@ -453,11 +453,11 @@ impl StreamSource {
             self.reply.drain(..reply_bytes);
             return Ok(reply_bytes);
         }
-        let due = self.due_bytes(now);
-        if due == 0 {
+        let due_bytes = self.due_bytes(now);
+        if due_bytes == 0 {
             return Ok(0);
         }
-        let sent = send_bytes(stack, self.payload.next(due))?;
+        let sent = send_bytes(stack, self.payload.next(due_bytes))?;
         self.payload.advance(sent);
         self.remaining -= sent as u64;
         self.sent_bytes += sent as u64;

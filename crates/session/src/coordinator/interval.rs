@@ -31,7 +31,7 @@ const MIN_THREAD_TIME_INTERVAL_NS: Nanos = 100_000_000;
 impl RunState<'_> {
     /// Returns the end of the running interval on the grid; `None` when the end of the run ends it.
     pub(super) fn next_interval_end(&self) -> Option<Nanos> {
-        let end = self.timeline.interval_end(self.slot_start_ns)?;
+        let end = self.run_clock.interval_end(self.slot_start_ns)?;
         let last = self.end_ns.is_some_and(|run_end_ns| {
             end >= run_end_ns || self.coordinator.barrier.phase.is_ending()
         });
@@ -61,8 +61,8 @@ impl RunState<'_> {
     ) -> Result<(), SessionError> {
         let mut slot_end_ns = slot_end_ns;
         // Late by complete intervals: they are merged under the number of the last.
-        while let Some(next) = self.timeline.interval_end(slot_end_ns) {
-            if next > now || slot_end_ns == self.timeline.count_from_ns {
+        while let Some(next) = self.run_clock.interval_end(slot_end_ns) {
+            if next > now || slot_end_ns == self.run_clock.count_from_ns {
                 break;
             }
             slot_end_ns = next;
@@ -154,10 +154,10 @@ impl RunState<'_> {
         self.sample_memory(now);
         Some(Interval {
             number: self.interval_number,
-            start_ns: start_ns - self.timeline.start_ns,
-            end_ns: end_ns - self.timeline.start_ns,
+            start_ns: start_ns - self.run_clock.start_ns,
+            end_ns: end_ns - self.run_clock.start_ns,
             direction,
-            omitted: self.slot_start_ns < self.timeline.count_from_ns,
+            omitted: self.slot_start_ns < self.run_clock.count_from_ns,
             counted_at: if is_sender {
                 FlowEnd::Sender
             } else {
@@ -190,7 +190,7 @@ impl RunState<'_> {
         let flows = (self.coordinator.flows.iter())
             .filter(|flow| flow.direction == direction && flow.role == FlowRole::Sender);
         let (before, last_read_ns) = self.tcp_sums.get(&direction).copied().unwrap_or_default();
-        let last_read_ns = last_read_ns.max(self.timeline.start_ns);
+        let last_read_ns = last_read_ns.max(self.run_clock.start_ns);
         let next_read_ns = last_read_ns + TCP_INFO_BUDGET_NS * flows.clone().count() as Nanos;
         // The last interval is read in any case.
         let ended = self
@@ -247,7 +247,7 @@ impl RunState<'_> {
 
     /// Closes the last interval: shorter than the others, or longer by the drain time.
     pub(super) fn close_last_interval(&mut self, now: Nanos) -> Result<(), SessionError> {
-        if self.timeline.interval_ns.is_none() {
+        if self.run_clock.interval_ns.is_none() {
             return Ok(());
         }
         let ended = self.finished_flows.iter().map(|flow| flow.ended_ns).max();

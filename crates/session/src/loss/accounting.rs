@@ -149,10 +149,10 @@ impl PathLinks {
 
     /// Returns the links in the order of a direction's payload.
     fn links(&self, direction: Direction) -> Vec<[&CounterInterface; 2]> {
-        let there = self.forward_links.iter();
+        let forward = self.forward_links.iter();
         match direction {
-            Direction::Send => there.map(|[from, to]| [from, to]).collect(),
-            Direction::Receive => there.rev().map(|[from, to]| [to, from]).collect(),
+            Direction::Send => forward.map(|[from, to]| [from, to]).collect(),
+            Direction::Receive => forward.rev().map(|[from, to]| [to, from]).collect(),
         }
     }
 }

@@ -70,13 +70,13 @@ impl LabNetwork {
     /// network.
     #[must_use]
     pub fn path(&self, from: IpAddr, to: IpAddr) -> Option<Vec<PathHop>> {
-        let (first, out) = self.find_node(from)?;
-        let (last, into) = self.find_node(to)?;
+        let (first, outbound) = self.find_node(from)?;
+        let (last, inbound) = self.find_node(to)?;
         if first == last {
             return Some(Vec::new());
         }
         // Prefers a path through the interfaces that have the addresses.
-        self.shortest_path(first, last, Some(out), Some(into))
+        self.shortest_path(first, last, Some(outbound), Some(inbound))
             .or_else(|| self.shortest_path(first, last, None, None))
     }
 
@@ -94,10 +94,10 @@ impl LabNetwork {
         &self,
         first: usize,
         last: usize,
-        out: Option<&str>,
-        into: Option<&str>,
+        outbound: Option<&str>,
+        inbound: Option<&str>,
     ) -> Option<Vec<PathHop>> {
-        let mut reached_by: Vec<Option<(usize, bool)>> = vec![None; self.nodes.len()];
+        let mut previous_link: Vec<Option<(usize, bool)>> = vec![None; self.nodes.len()];
         let mut queue = VecDeque::from([first]);
         while let Some(node) = queue.pop_front() {
             if node == last {
@@ -107,10 +107,16 @@ impl LabNetwork {
                 for reversed in [false, true] {
                     let (from, to) = Self::oriented(link, reversed);
                     let may_leave = from.node == node
-                        && (node != first || out.is_none_or(|out| out == from.interface));
-                    let may_enter = to.node != last || into.is_none_or(|into| into == to.interface);
-                    if may_leave && may_enter && to.node != first && reached_by[to.node].is_none() {
-                        reached_by[to.node] = Some((number, reversed));
+                        && (node != first
+                            || outbound.is_none_or(|outbound| outbound == from.interface));
+                    let may_enter =
+                        to.node != last || inbound.is_none_or(|inbound| inbound == to.interface);
+                    if may_leave
+                        && may_enter
+                        && to.node != first
+                        && previous_link[to.node].is_none()
+                    {
+                        previous_link[to.node] = Some((number, reversed));
                         queue.push_back(to.node);
                     }
                 }
@@ -119,7 +125,7 @@ impl LabNetwork {
         let mut hops = Vec::new();
         let mut node = last;
         while node != first {
-            let (number, reversed) = reached_by[node]?;
+            let (number, reversed) = previous_link[node]?;
             let (from, to) = Self::oriented(&self.links[number], reversed);
             hops.push(PathHop {
                 transmitter: self.hop_interface(from),

@@ -199,7 +199,7 @@ mod tests {
         // Counted although it belongs to no run: a display must say so.
         assert!(view.is_shared());
         assert!(
-            losses.iter().all(|seen| seen.packets.is_some()),
+            losses.iter().all(|loss| loss.packets.is_some()),
             "{losses:?}"
         );
         let queue = losses

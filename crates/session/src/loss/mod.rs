@@ -85,7 +85,11 @@ impl PathCounters {
     /// Reads the counters of the path between the ends, given the client's address first; `None`
     /// outside of a lab network.
     #[must_use]
-    pub fn open(network: Option<&Arc<LabNetwork>>, client: IpAddr, server: IpAddr) -> Option<Self> {
+    pub fn read_first(
+        network: Option<&Arc<LabNetwork>>,
+        client: IpAddr,
+        server: IpAddr,
+    ) -> Option<Self> {
         let (path, locations) = PathLinks::in_network(network?, client, server)?;
         let ipv6 = client.to_canonical().is_ipv6();
         Some(Self {
@@ -96,7 +100,7 @@ impl PathCounters {
 
     /// Reads the counters again.
     #[must_use]
-    pub fn close(self) -> (PathLinks, Vec<CounterDelta>) {
+    pub fn read_again(self) -> (PathLinks, Vec<CounterDelta>) {
         let counters = self.snapshot.read_again();
         (self.path, counters)
     }

@@ -66,7 +66,7 @@ pub(super) fn departure_summary(local: &Summary, report: &RemoteFigures) -> Summ
     let lost = report
         .packets
         .zip(unique)
-        .map(|(sent, here)| sent.saturating_sub(here));
+        .map(|(sent, received)| sent.saturating_sub(received));
     Summary {
         duration_ns: report.duration_ns,
         bytes_sent: report.bytes,

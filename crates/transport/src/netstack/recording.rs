@@ -355,9 +355,9 @@ impl<R: CallRecorder> WorkerTransport for RecordingNetstack<'_, R> {
         self.stack.clear_receive_timeout(slot)
     }
 
-    fn start(&mut self, timeline: &RunClock) {
-        self.recorder.start(timeline);
-        self.stack.start(timeline);
+    fn start(&mut self, run_clock: &RunClock) {
+        self.recorder.start(run_clock);
+        self.stack.start(run_clock);
     }
 
     fn call_stats(&self) -> Option<CallStats> {

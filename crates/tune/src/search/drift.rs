@@ -1,10 +1,9 @@
 //! Estimate of the machine's drift during a search, and scores with the drift removed.
 //!
 //! A shared machine may be slower for some dozens of runs and then fast again, by more than the
-//! next
-//! knob gains. Repeated runs of one setting reveal the drift in between. The model of a score is
-//! the
-//! level of its setting, a machine state that follows a random walk over the runs, and noise:
+//! next knob gains. Repeated runs of one setting reveal the drift in between. The model of a score
+//! is the level of its setting, a machine state that follows a random walk over the runs, and
+//! noise:
 //!
 //! ```text
 //! y_i = level(setting of i) + state_i + noise_i, state_(i+1) = state_i + step_i, Var(step) = ratio
@@ -13,16 +12,13 @@
 //!
 //! Levels and states minimize the sum of squares (best linear unbiased prediction: Robinson 1991).
 //! The ratio is the most likely one (restricted maximum likelihood: Patterson and Thompson 1971),
-//! or
-//! 0, no drift, unless that is much less likely. A setting measured once carries no information
-//! about
-//! the state: its level is its score minus the state.
+//! or 0, no drift, unless that is much less likely. A setting measured once carries no information
+//! about the state: its level is its score minus the state.
 //!
 //! Two simpler methods were simulated on 200 searches. Running medians of the runs' deviations from
 //! their setting's median: with states of 12 % a search over wait modes misses 20, and 4 with this
 //! model. Comparing a run only with the adjacent run of the best so far: a search over host
-//! settings
-//! misses 27 with states of 10 % and 17 without drift; 2 and 0 with this model.
+//! settings misses 27 with states of 10 % and 17 without drift; 2 and 0 with this model.
 
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
@@ -116,8 +112,7 @@ struct RepeatedRuns {
 }
 
 /// States estimated with one ratio, and their deviance: minus twice the log-likelihood, up to a
-/// constant
-/// that does not depend on the ratio.
+/// constant that does not depend on the ratio.
 struct DriftFit {
     states: Vec<f64>,
     deviance: f64,

@@ -1,9 +1,8 @@
 //! Choice of the next run among leaders with nearly equal scores.
 //!
 //! One bad run of a setting can cost more than the next knob gains, and a setting that lost by such
-//! a
-//! run would not be tried again. So when no move improves the best any more, the settings that may
-//! still be better are measured again.
+//! a run would not be tried again. So when no move improves the best any more, the settings that
+//! may still be better are measured again.
 
 use super::{Search, SearchPhase, SearchPoint, median_score};
 
@@ -34,8 +33,7 @@ impl Search {
     /// Queues another run of the strongest rival once no move improves the best.
     ///
     /// If the best has changed since its knobs were last moved, starts a new round of moves;
-    /// otherwise
-    /// ends the search.
+    /// otherwise ends the search.
     pub(super) fn compare_leaders(&mut self) {
         if !self.is_closing {
             self.is_closing = true;

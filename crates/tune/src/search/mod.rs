@@ -203,8 +203,7 @@ impl Search {
     /// no run was spent.
     ///
     /// Returns the knob and value given up because of it: one that failed often enough in
-    /// combination
-    /// with values that work.
+    /// combination with values that work.
     pub fn record_failure(
         &mut self,
         point: &SearchPoint,

@@ -77,8 +77,7 @@ impl Search {
     /// Points that differ from the best in two knobs.
     ///
     /// Needed where no single knob helps: the smaller of two buffers limits, two knobs share one
-    /// memory
-    /// budget, or one knob pays only in combination with the other.
+    /// memory budget, or one knob pays only in combination with the other.
     pub(super) fn pair_moves(&mut self) -> Vec<SearchPoint> {
         let (mut steps, mut choices) = (Vec::new(), Vec::new());
         for first_knob in 0..self.spaces.len() {

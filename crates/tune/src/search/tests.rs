@@ -16,8 +16,7 @@ struct ResponseSurface {
 }
 
 /// A window that saturates, write sizes that help until they exceed a cache, a congestion control
-/// that
-/// limits all else, and an interaction: a spinning receiver with the wrong congestion control.
+/// that limits all else, and an interaction: a spinning receiver with the wrong congestion control.
 fn stream(point: &SearchPoint) -> f64 {
     let window = 2f64.powi(point[0] as i32);
     let write = [0.3, 0.6, 0.9, 1.0, 0.8][point[1]];
@@ -48,8 +47,8 @@ fn embedded_allowed(point: &SearchPoint) -> bool {
 }
 
 /// Wait modes, idle states, scheduling class, CPUs and a busy-poll time: round-trip rates as
-/// measured on a
-/// virtual machine (docs/method/defaults.md: blocking 48 us, without idle states 11, spinning 5.6).
+/// measured on a virtual machine (docs/method/defaults.md: blocking 48 us, without idle states 11,
+/// spinning 5.6).
 fn round_trips(point: &SearchPoint) -> f64 {
     let wait = [1.0, 8.0, 1.5, 0.95, 0.9][point[0]];
     let idle = if point[0] == 1 {
@@ -87,8 +86,8 @@ fn long_path(point: &SearchPoint) -> f64 {
 }
 
 /// Segment sizes whose last step gains 6 % and whose whole gain needs large writes and offloads, an
-/// MTU with almost
-/// no gain, and two knobs without any: the lab `hosts` of `make bench-tune`, with more sizes.
+/// MTU with almost no gain, and two knobs without any: the lab `hosts` of `make bench-tune`, with
+/// more sizes.
 fn hosts(point: &SearchPoint) -> f64 {
     let pays = point[1] != 2 && point[3] >= 2;
     let segments = match pays {

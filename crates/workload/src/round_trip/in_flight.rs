@@ -112,7 +112,7 @@ impl OutstandingRequests {
     #[inline]
     pub fn push(&mut self, request: OutstandingRequest) {
         let slot = self.free_head;
-        debug_assert_ne!(slot, NO_SLOT, "more open questions than may be open");
+        debug_assert_ne!(slot, NO_SLOT, "more outstanding requests than the capacity");
         let Some(entry) = self.slots.get_mut(slot as usize) else {
             return;
         };

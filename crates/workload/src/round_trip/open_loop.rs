@@ -68,13 +68,13 @@ impl<'a, S: Copy> OpenLoopSender<'a, S> {
             let streams = u64::from(plan.streams.max(1));
             let offset = u64::from(flow.id.saturating_sub(1)) % streams;
             SendSchedule {
-                start_ns: worker.timeline.start_ns + offset * 1_000_000_000 / per_second / streams,
+                start_ns: worker.run_clock.start_ns + offset * 1_000_000_000 / per_second / streams,
                 per_second,
             }
         });
         let outstanding = options.outstanding.max(1) as usize;
         let ends_ns = (plan.duration_ns)
-            .map(|duration| worker.timeline.count_from_ns.saturating_add(duration));
+            .map(|duration| worker.run_clock.count_from_ns.saturating_add(duration));
         // Requests due after the end are not sent.
         let due_count = (schedule.zip(ends_ns))
             .map_or(u64::MAX, |(schedule, end_ns)| schedule.count_before(end_ns));
@@ -92,7 +92,7 @@ impl<'a, S: Copy> OpenLoopSender<'a, S> {
             outstanding: OutstandingRequests::with_capacity(outstanding),
             next_number: 0,
             next_response: 0,
-            last_response_ns: worker.timeline.start_ns,
+            last_response_ns: worker.run_clock.start_ns,
             partly_sent_bytes: None,
             received_bytes: 0,
             is_correct: true,
@@ -152,7 +152,7 @@ impl<'a, S: Copy> OpenLoopSender<'a, S> {
         let Some(schedule) = self.schedule else {
             return;
         };
-        let counted = now >= self.requests.worker.timeline.count_from_ns;
+        let counted = now >= self.requests.worker.run_clock.count_from_ns;
         let mut ages = 0;
         for request in self.outstanding.iter().filter(|_| counted) {
             self.intended_times
@@ -234,7 +234,7 @@ impl<'a, S: Copy> OpenLoopSender<'a, S> {
             return;
         };
         self.last_response_ns = now;
-        if now >= self.requests.worker.timeline.count_from_ns {
+        if now >= self.requests.worker.run_clock.count_from_ns {
             self.intended_times
                 .record(now.saturating_sub(request.intended_ns));
         }

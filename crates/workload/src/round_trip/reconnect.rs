@@ -138,7 +138,7 @@ impl<'a, S: Copy> ReconnectingSender<'a, S> {
         let requests = RequestTracker::new(worker, &mut flow);
         let ReconnectOptions { remote, options } = *flow
             .reconnect
-            .expect("a flow that opens its sockets anew knows how");
+            .expect("a flow that opens sockets has their options");
         let unspecified: IpAddr = match remote {
             SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
             SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -314,7 +314,7 @@ impl<'a, S: Copy> ReconnectingSender<'a, S> {
     ) {
         self.close(transport);
         let closed_ns = T::read_clock();
-        if self.times.response_ns >= self.requests.worker.timeline.count_from_ns {
+        if self.times.response_ns >= self.requests.worker.run_clock.count_from_ns {
             let mut steps = self.histograms.borrow_mut();
             steps.record(&self.times, self.local.is_some(), closed_ns);
         }

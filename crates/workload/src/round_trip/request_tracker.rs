@@ -137,13 +137,13 @@ impl<'a> RequestTracker<'a> {
             wrong_length: 0,
             wrong_content: 0,
             device_timestamps: 0,
-            end_ns: worker.timeline.start_ns,
+            end_ns: worker.run_clock.start_ns,
             times: flow.histograms.take_full_run(),
             interval_times: flow.histograms.take_auxiliary(),
             completed_intervals: 0,
             interval_end_ns: worker
-                .timeline
-                .interval_end(worker.timeline.start_ns)
+                .run_clock
+                .interval_end(worker.run_clock.start_ns)
                 .unwrap_or(Nanos::MAX),
             numbers: None,
             slow_watch: (plan.round_trip.limit_ns).map(|limit| {
@@ -203,7 +203,7 @@ impl<'a> RequestTracker<'a> {
         now: Nanos,
     ) {
         if let Some(watch) = &mut self.device_times
-            && now >= self.worker.timeline.count_from_ns
+            && now >= self.worker.run_clock.count_from_ns
         {
             watch.record(timestamps, now.saturating_sub(sent_ns));
         }
@@ -260,7 +260,7 @@ impl<'a> RequestTracker<'a> {
     /// Hands over the times of intervals that have ended.
     fn hand_over_intervals(&mut self, now: Nanos) {
         while now >= self.interval_end_ns {
-            let next = self.worker.timeline.interval_end(self.interval_end_ns);
+            let next = self.worker.run_clock.interval_end(self.interval_end_ns);
             self.interval_end_ns = next.unwrap_or(Nanos::MAX);
             self.completed_intervals += 1;
         }
@@ -287,7 +287,7 @@ impl<'a> RequestTracker<'a> {
         self.advance_time(received_ns);
         let rtt_ns = received_ns.saturating_sub(sent_ns);
         self.interval_times.record(rtt_ns);
-        let counts = received_ns >= self.worker.timeline.count_from_ns;
+        let counts = received_ns >= self.worker.run_clock.count_from_ns;
         if counts {
             self.times.record(rtt_ns);
             match verdict {
@@ -307,7 +307,7 @@ impl<'a> RequestTracker<'a> {
         self.totals.bytes += self.message.len() as u64;
         self.complete_request(received_ns);
         if let Some(slow) = &mut self.slow_watch {
-            let start_ns = self.worker.timeline.start_ns;
+            let start_ns = self.worker.run_clock.start_ns;
             let retransmits = || transport.retransmits(socket?);
             let is_slow = rtt_ns > slow.limit_ns();
             if !is_slow || !counts {
@@ -548,7 +548,7 @@ mod tests {
             plan: &plan,
             direction: Direction::Send,
             role: FlowRole::Sender,
-            timeline: RunClock {
+            run_clock: RunClock {
                 start_ns: 0,
                 count_from_ns: 0,
                 interval_ns: Some(100 * MS),

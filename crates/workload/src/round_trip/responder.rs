@@ -244,7 +244,7 @@ impl<'a, S: Copy> TcpAcceptor<'a, S> {
     pub fn new(worker: &'a WorkerContext<'a>, mut flow: OpenFlow<S>) -> Self {
         let reopening = flow.reconnect.take();
         let ReconnectOptions { options, .. } =
-            *reopening.expect("a flow of many connections knows their options");
+            *reopening.expect("a flow of many connections has their options");
         Self {
             state: ResponderState::new(worker, flow),
             options,
@@ -401,7 +401,7 @@ mod tests {
             plan: &plan,
             direction: Direction::Send,
             role: FlowRole::Receiver,
-            timeline: RunClock {
+            run_clock: RunClock {
                 start_ns: 0,
                 count_from_ns: 0,
                 interval_ns: None,

@@ -197,8 +197,7 @@ pub struct PassAnalysis {
 
 impl TimestampPass {
     /// Converts both ends to one clock and computes the figures. `clocks` is absent within one
-    /// host;
-    /// `trigger_above_ns` is the limit above which a round trip ended the pass, if any.
+    /// host; `trigger_above_ns` is the limit above which a round trip ended the pass, if any.
     #[must_use]
     pub fn analyse(
         mut self,

@@ -134,7 +134,7 @@ fn run_concurrently<T: WorkerTransport>(
         }
     }
     drop(ready);
-    let Some(timeline) = barrier.wait(|| transport.poll_background()) else {
+    let Some(run_clock) = barrier.wait(|| transport.poll_background()) else {
         return;
     };
     let (mut workers, mut flows) = (Vec::new(), Vec::new());
@@ -143,7 +143,7 @@ fn run_concurrently<T: WorkerTransport>(
             plan,
             direction: *direction,
             role: *role,
-            timeline,
+            run_clock,
             phase: &barrier.phase,
         });
         flows.push(std::mem::take(opened));
@@ -152,7 +152,7 @@ fn run_concurrently<T: WorkerTransport>(
     let mut results_by_worker: Vec<Vec<FlowEndResults>> =
         workers.iter().map(|_| Vec::new()).collect();
     let attempts_before = transport.call_attempts();
-    transport.start(&timeline);
+    transport.start(&run_clock);
     let before = ThreadUsage::read();
     crate::run_bidirectional(&workers, transport, flows, |flow| {
         let worker = workers

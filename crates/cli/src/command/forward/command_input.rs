@@ -51,14 +51,14 @@ pub struct CommandInput {
 impl CommandInput {
     /// Reads standard input. A terminal's echo goes to standard output, unless that is for programs
     /// or redirected.
-    pub fn from_stdin(ports: Vec<u32>, for_people: bool) -> Self {
+    pub fn from_stdin(ports: Vec<u32>, allows_stdout: bool) -> Self {
         let is_typed = stdin().is_terminal();
         let (request_sender, requests) = mpsc::channel();
         let (replies, lines) = mpsc::channel();
         let ports = Arc::new(Mutex::new(ports));
         let mut editor = match is_typed {
             true => {
-                let on_terminal = !for_people || !stdout().is_terminal();
+                let on_terminal = !allows_stdout || !stdout().is_terminal();
                 new_editor(Arc::clone(&ports), on_terminal).ok()
             }
             false => None,

@@ -99,13 +99,13 @@ fn run_experiment(args: &RunArgs, output: &mut CommandOutput) -> Result<u8, Comm
         print_stdout(lab_file_of(&experiment)?.trim_end());
         return Ok(exit::OK);
     }
-    let place = match &request.on {
+    let location = match &request.on {
         Some(host) => RunLocation::Host(host.parse()?),
         None => RunLocation::Lab,
     };
     // Checked first, so that an impossible experiment leaves no directory and no journal.
     let expected_files = expected_files(&experiment, &request)?;
-    experiment.check_location(&place, request.quick, &request.point)?;
+    experiment.check_location(&location, request.quick, &request.point)?;
     check_commands(&experiment, request.quick, &request.file)?;
     output.check_files()?;
     live::check_terminal(args.screen.is_enabled())?;
@@ -150,7 +150,7 @@ fn run_experiment(args: &RunArgs, output: &mut CommandOutput) -> Result<u8, Comm
         started: request.started,
         completed: &done,
         quick: request.quick,
-        location: place,
+        location,
         at_points: request.point.clone(),
         repeats: request.repeat,
         label: request.label.clone(),

@@ -69,7 +69,7 @@ fn restore_settings(output: &CommandOutput) -> Result<u8, CommandFailure> {
     for note in &moved_notes {
         output.report_progress(note);
     }
-    let gone_note = match restored.removed {
+    let removed_note = match restored.removed {
         0 => None,
         1 => {
             Some("1 setting no longer exists, because its network or interface is gone".to_owned())
@@ -78,13 +78,13 @@ fn restore_settings(output: &CommandOutput) -> Result<u8, CommandFailure> {
             "{n} settings no longer exist, because their networks or interfaces are gone"
         )),
     };
-    if let Some(gone_note) = &gone_note {
+    if let Some(removed_note) = &removed_note {
         output.report_progress(&format!(
-            "{gone_note} (for example a lab that was taken down): nothing to restore there"
+            "{removed_note} (for example a lab that was taken down): nothing to restore there"
         ));
     }
     let restored_note = match restored.restored {
-        0 if !restored.errors.is_empty() || gone_note.is_some() => None,
+        0 if !restored.errors.is_empty() || removed_note.is_some() => None,
         0 => Some("nothing to restore".to_owned()),
         1 => Some("1 setting restored".to_owned()),
         n => Some(format!("{n} settings restored")),

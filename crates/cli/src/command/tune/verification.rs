@@ -94,7 +94,7 @@ pub fn verify_changes(
             state.runs = runs;
             state.proof = Some(compared);
         }
-        Err(unfit) => output.warn(&format!("note: no proof: {unfit}")),
+        Err(reason) => output.warn(&format!("note: no proof: {reason}")),
     }
     Ok(())
 }
@@ -265,9 +265,9 @@ fn find_minimal_set(
         let compared = compared?.map(|(compared, _)| compared);
         match decide(compared.as_ref(), dropped_loss) {
             ChangeDecision::Kept { without, undecided } => {
-                if let Err(unfit) = &compared {
+                if let Err(reason) = &compared {
                     output.report_progress(&format!(
-                        "kept: {}={value}: without it: {unfit}",
+                        "kept: {}={value}: without it: {reason}",
                         knob.name
                     ));
                 }
@@ -379,8 +379,8 @@ fn compare_points(
             linerate_report::text::describe_pair(number, name, pair, 100)
         ));
     });
-    if let (Err(SeriesEnd::Failed(_)), Some(unfit)) = (&end, rejection.into_inner()) {
-        return Ok(Err(unfit));
+    if let (Err(SeriesEnd::Failed(_)), Some(reason)) = (&end, rejection.into_inner()) {
+        return Ok(Err(reason));
     }
     end?;
     let runs = runs.into_inner();
@@ -487,7 +487,7 @@ mod tests {
             without: None,
             undecided,
         };
-        let of = |unfit: UnfitSetting| decide(Err(&unfit), 0.0);
+        let of = |reason: UnfitSetting| decide(Err(&reason), 0.0);
         assert_eq!(
             of(UnfitSetting::Memory("much".to_owned())),
             expect_kept(false)

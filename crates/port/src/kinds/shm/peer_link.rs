@@ -73,12 +73,12 @@ impl IdleTimer {
         let since = |time: Instant| now.saturating_duration_since(time);
         self.polls_per_check = match self.last_clock_read.map(since) {
             None => 1,
-            Some(took) if took > CHECK_PERIOD => {
+            Some(elapsed) if elapsed > CHECK_PERIOD => {
                 let polls_per_period =
-                    f64::from(polls) * CHECK_PERIOD.as_secs_f64() / took.as_secs_f64();
+                    f64::from(polls) * CHECK_PERIOD.as_secs_f64() / elapsed.as_secs_f64();
                 (polls_per_period as u32).clamp(1, MAX_POLLS_PER_CHECK)
             }
-            Some(took) if took * 2 <= CHECK_PERIOD => {
+            Some(elapsed) if elapsed * 2 <= CHECK_PERIOD => {
                 (self.polls_per_check * 2).min(MAX_POLLS_PER_CHECK)
             }
             Some(_) => self.polls_per_check,

@@ -39,7 +39,7 @@ fn late_start_caveat(before: u64) -> Caveat {
         CaveatId::StartedEarlier,
         format!(
             "the first received datagram has number {}: {before} before it are in no count here, and lost in the \
-             client's own report; they were sent before this server had a place for the flow (then it logged that), to \
+             client's own report; they were sent before this server accepted the flow (its log has the rejection), to \
              another server, before a pause of the client that ended its test, or were lost",
             before.saturating_add(1)
         ),

@@ -70,14 +70,14 @@ impl TestRun {
         remote_report: impl FnOnce() -> RemoteReport,
     ) {
         if spawned.is_ok() {
-            self.run_workers();
+            self.wait_for_workers();
         }
         self.join();
         self.finish(remote_report(), spawned.err());
     }
 
     /// Waits until all workers have ended.
-    pub fn run_workers(&mut self) {
+    pub fn wait_for_workers(&mut self) {
         while !self.is_done() {
             self.wait(clock::now() + 100_000_000);
             if let Some(reason) = self.stop_reason() {

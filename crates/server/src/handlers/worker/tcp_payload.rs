@@ -107,18 +107,18 @@ pub fn send_stream(
     let mut pacer = send_plan.pacer(start_ns, write_bytes);
     let idle_ns = send_plan.idle_timeout.as_nanos() as u64;
     let (mut index, mut block_left) = (0, send_plan.block_bytes);
-    let (mut last, mut near_end) = (clock::now(), false);
+    let (mut last, mut uses_short_timeout) = (clock::now(), false);
     loop {
         let now = clock::now();
         if send_plan.is_over(&context.signals, now, result.totals.bytes) {
             break;
         }
-        if !near_end
+        if !uses_short_timeout
             && send_plan
                 .until_ns
                 .is_some_and(|until| now + POLL_INTERVAL_NS > until)
         {
-            near_end = true;
+            uses_short_timeout = true;
             for socket in sockets {
                 // If this fails, the end is noticed later.
                 let _ = socket.set_write_timeout(Some(FINAL_POLL_INTERVAL));
