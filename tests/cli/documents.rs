@@ -226,7 +226,7 @@ fn links_of_the_documents_lead_somewhere() {
                 let has_anchor = found.get(2).is_none_or(|anchor| {
                     fs::read_to_string(&path).is_ok_and(|to| anchors(&to).contains(anchor.as_str()))
                 });
-                if !target.contains("://") && !(path.exists() && has_anchor) {
+                if !(target.contains("://") || path.exists() && has_anchor) {
                     broken.push(format!(
                         "{}: {}",
                         file.display(),
