@@ -306,7 +306,7 @@ fn run_attempt(
         worker_ended: done,
         stop_requested: stop,
         emit,
-        caveats: caveats,
+        caveats,
         measures_steal: true,
         timestamp_warnings: Vec::new(),
         local_counters: counters,

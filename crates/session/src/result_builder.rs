@@ -124,7 +124,7 @@ impl ResultBuilder<'_> {
             verification,
             calls: calls.unwrap_or_default(),
             call_clock,
-            caveats: caveats,
+            caveats,
             slow,
             interrupted: self.interrupted,
             duration_ns: end_ns.saturating_sub(self.counted_from_ns),

@@ -159,7 +159,7 @@ fn print_event(update: ServiceHostEvent<'_>, args: &StackHostArgs, output: &mut 
         ServiceHostEvent::Test(event) => handle_test_event(&event, output),
         ServiceHostEvent::Warning(caveat) if output.is_stream() => {
             let caveat = caveat.clone();
-            emit_host_event(EventKind::CaveatRaised { caveat: caveat }, output);
+            emit_host_event(EventKind::CaveatRaised { caveat }, output);
         }
         ServiceHostEvent::Warning(caveat) => output.warn(&format!("warning: {}", caveat.reason)),
     }
