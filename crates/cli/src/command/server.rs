@@ -106,17 +106,17 @@ mod tests {
     use linerate_server::options::GRANTS;
 
     #[test]
-    fn every_grant_is_in_the_help_and_the_readme() {
+    fn every_grant_is_in_the_help_and_the_guide() {
         let command = crate::args::command();
         let server = command.find_subcommand("server").unwrap();
         let mut arguments = server.get_arguments();
         let grant = arguments.find(|arg| arg.get_id() == "grant").unwrap();
         let help = grant.get_help().unwrap().to_string();
-        let readme = include_str!("../../../../README.md");
+        let guide = include_str!("../../../../docs/GUIDE.md");
         for (name, grant) in GRANTS {
             assert_eq!(name.parse(), Ok(*grant));
             assert!(help.contains(&format!("{name} (")), "{name}: {help}");
-            assert!(readme.contains(&format!("| `{name}` |")), "{name}");
+            assert!(guide.contains(&format!("| `{name}` |")), "{name}");
         }
     }
 }
