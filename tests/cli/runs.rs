@@ -245,7 +245,7 @@ fn stored_records_are_shown_in_every_format() {
             .stdout,
     );
     assert_eq!(sides["schema"], "linerate/side-by-side/1");
-    assert_eq!(sides["sides"][1]["figures"]["p50"]["runs"], 3);
+    assert_eq!(sides["documents"][1]["figures"]["p50"]["runs"], 3);
     // A directory of results is read by path and by name.
     std::fs::create_dir(dir.path().join("results")).unwrap();
     dir.run(&format!("report {many} --json -o results/result.json"))
