@@ -1,8 +1,8 @@
 //! Server in this process for clients of other tools.
 
 use std::net::Ipv4Addr;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU16};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -168,6 +168,20 @@ impl Drop for InteropServer {
         let stopped = self.thread.take().map(JoinHandle::join);
         if !std::thread::panicking() {
             stopped.unwrap().unwrap().unwrap();
+        }
+    }
+}
+
+/// Returns a free port, and leaves the next one for `-N 2`: outside the kernel's ephemeral range, and
+/// for each process another one.
+pub fn free_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = (std::process::id() % 218) as u16 * 64;
+    loop {
+        let step = NEXT.fetch_add(2, Relaxed);
+        let port = 10_000 + (first + step) % 14_000;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
         }
     }
 }

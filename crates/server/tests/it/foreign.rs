@@ -6,11 +6,10 @@ mod iperf3;
 mod services;
 
 use std::process::{Command, Output};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::common::third_party::InteropServer;
+use crate::common::third_party::{InteropServer, free_port};
 use linerate_lab::{Lab, LabError, Topology};
 use linerate_protocol::sniff::TransportKind;
 use linerate_record::ids::CaveatId;
@@ -298,20 +297,6 @@ fn a_nuttcp_client_may_leave_with_its_results() {
     let record = host.record();
     assert!(!record.interrupted, "{:?}", record.validity);
     assert_eq!(record.summary.bytes_received, Some(100_000));
-}
-
-/// Returns a free port, and leaves the next one for `-N 2`: outside the kernel's ephemeral range, and
-/// for each process another one.
-fn free_port() -> u16 {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = (std::process::id() % 218) as u16 * 64;
-    loop {
-        let step = NEXT.fetch_add(2, Ordering::Relaxed);
-        let port = 10_000 + (first + step) % 14_000;
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::common::third_party::InteropServer;
+use crate::common::third_party::{InteropServer, free_port};
 use linerate_interop::run_client;
 use linerate_protocol::iperf2::datagram::HEADER_BYTES;
 use linerate_protocol::iperf2::{Iperf2Direction, Iperf2Settings};
@@ -402,19 +402,19 @@ fn a_killed_client_of_each_protocol() {
         ("iperf", format!("-c 127.0.0.1 -p {port} -t 600 -u -b 2M")),
         (
             "nuttcp",
-            format!("-P {port} -p 35301 -T 600 -R 20m 127.0.0.1"),
+            format!("-P {port} -p {} -T 600 -R 20m 127.0.0.1", free_port()),
         ),
         (
             "nuttcp",
-            format!("-P {port} -p 35302 -r -T 600 -R 20m 127.0.0.1"),
+            format!("-P {port} -p {} -r -T 600 -R 20m 127.0.0.1", free_port()),
         ),
         (
             "nuttcp",
-            format!("-P {port} -p 35303 -u -T 600 -R 2m 127.0.0.1"),
+            format!("-P {port} -p {} -u -T 600 -R 2m 127.0.0.1", free_port()),
         ),
         (
             "nuttcp",
-            format!("-P {port} -p 35304 -u -r -T 600 -R 2m 127.0.0.1"),
+            format!("-P {port} -p {} -u -r -T 600 -R 2m 127.0.0.1", free_port()),
         ),
         (
             "iperf",
@@ -481,11 +481,17 @@ fn a_client_that_is_stopped_for_a_while_goes_on() {
         ("iperf", format!("-c 127.0.0.1 -p {port} -u -n 10M -b 40M")),
         (
             "nuttcp",
-            format!("-P {port} -p 35311 -n 10m -l 64k -R 40m 127.0.0.1"),
+            format!(
+                "-P {port} -p {} -n 10m -l 64k -R 40m 127.0.0.1",
+                free_port()
+            ),
         ),
         (
             "nuttcp",
-            format!("-P {port} -p 35312 -u -n 10m -l 8k -R 40m 127.0.0.1"),
+            format!(
+                "-P {port} -p {} -u -n 10m -l 8k -R 40m 127.0.0.1",
+                free_port()
+            ),
         ),
         // Its time goes on in the meantime.
         (
