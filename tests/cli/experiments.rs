@@ -65,7 +65,7 @@ why = "Because."
 
 /// Removes the note that a busy machine adds to a verdict.
 fn without_caveat(text: &str) -> String {
-    text.replace(", in caveat", "")
+    text.replace(", in doubt", "")
 }
 
 fn has_labs(dir: &TestDir) -> bool {

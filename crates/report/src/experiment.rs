@@ -359,7 +359,7 @@ pub(crate) fn published_tables(result: &ExperimentResult) -> Vec<ResultTable> {
 /// Comparison of a published change of a figure with the measured one.
 pub(crate) struct TrendComparison {
     pub(crate) state: ShapeState,
-    /// The state as text, with "in caveat" where its runs have caveats.
+    /// The state as text, with "in doubt" where its runs have caveats.
     pub(crate) verdict: String,
     /// Both changes, and a reason why they may differ.
     pub(crate) text: String,
@@ -413,7 +413,7 @@ fn trend_state(state: ShapeState) -> &'static str {
     }
 }
 
-/// Returns the state as text: `agrees`, `DOES NOT AGREE`, `not tested`; `agrees, in caveat` if its
+/// Returns the state as text: `agrees`, `DOES NOT AGREE`, `not tested`; `agrees, in doubt` if its
 /// runs have caveats.
 pub(crate) fn expectation_state(shape: &ExpectedShape) -> String {
     let verdict = match shape.state {
@@ -427,7 +427,7 @@ pub(crate) fn expectation_state(shape: &ExpectedShape) -> String {
 fn with_caveat(verdict: &str, caveats: &[String]) -> String {
     match caveats.is_empty() {
         true => verdict.to_owned(),
-        false => format!("{verdict}, in caveat"),
+        false => format!("{verdict}, in doubt"),
     }
 }
 
@@ -445,11 +445,11 @@ pub(crate) fn describe_expectation(shape: &ExpectedShape) -> String {
     text
 }
 
-/// Describes the caveats: `. Its runs are in caveat: steal in 2 of 4 runs`.
+/// Describes the caveats: `. Its runs are in doubt: steal in 2 of 4 runs`.
 fn describe_caveats(caveats: &[String]) -> String {
     match caveats.is_empty() {
         true => String::new(),
-        false => format!(". Its runs are in caveat: {}", caveats.join(", ")),
+        false => format!(". Its runs are in doubt: {}", caveats.join(", ")),
     }
 }
 
@@ -500,8 +500,8 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
         .filter(|shape| !shape.caveats.is_empty());
     match (doubted.count(), holds + misses) {
         (0, _) => {}
-        (all, tested) if all == tested => text.push_str("; all of these verdicts are in caveat"),
-        (some, _) => text.push_str(&format!("; {some} of these verdicts are in caveat")),
+        (all, tested) if all == tested => text.push_str("; all of these verdicts are in doubt"),
+        (some, _) => text.push_str(&format!("; {some} of these verdicts are in doubt")),
     }
     if untested > 0 {
         text.push_str(&format!("; {untested} could not be tested here"));

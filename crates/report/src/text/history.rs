@@ -24,11 +24,11 @@ fn unit_of(name: &str) -> FigureUnit {
     entry.map_or(FigureUnit::Count, |figure| figure.unit)
 }
 
-/// Describes the expectations of an experiment: `5 of 6 expectations hold, 2 in caveat`.
+/// Describes the expectations of an experiment: `5 of 6 expectations hold, 2 in doubt`.
 fn describe_expectations(shapes: &ExpectationCounts) -> String {
     let caveat = match shapes.in_doubt {
         0 => String::new(),
-        n => format!(", {n} in caveat"),
+        n => format!(", {n} in doubt"),
     };
     match shapes.tested {
         0 => "no expectation tested".to_owned(),
@@ -333,7 +333,7 @@ mod tests {
         };
         for (hold, tested, in_doubt, expected) in [
             (5, 6, 0, "5 of 6 expectations hold (24 runs)"),
-            (6, 6, 2, "6 of 6 expectations hold, 2 in caveat (24 runs)"),
+            (6, 6, 2, "6 of 6 expectations hold, 2 in doubt (24 runs)"),
             (0, 0, 0, "no expectation tested (24 runs)"),
         ] {
             let shapes = ExpectationCounts {
@@ -386,7 +386,7 @@ mod tests {
         insta::assert_snapshot!(render_list(&entries, &style), @r"
         id                       kind                         peer
         20261126T125413Z-677736  set:experiment udp-response  10.77.0.2
-            8 of 8 expectations hold, 7 in caveat (36 runs); interrupted
+            8 of 8 expectations hold, 7 in doubt (36 runs); interrupted
         20261126T125457Z-f1616e  set:experiment udp-response  10.77.0.2
             36 runs; interrupted
         ");
