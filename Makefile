@@ -21,7 +21,7 @@ nightly: ## postponed tests, documentation, valgrind, the bank, experiments and 
 lint: ## formatting and clippy, without warnings; `make nightly` checks the documentation and the fuzz targets
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) check --package linerate --no-default-features --locked
+	$(CARGO) clippy --package linerate --no-default-features --locked -- -D warnings
 
 bench: ## compare with reference tools and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1 RECORD=1); see benches/README.md
 	@if pkg-config --exists libdpdk 2>/dev/null; then \

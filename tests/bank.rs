@@ -1,7 +1,7 @@
 //! Bank of injected bottlenecks: the first finding of every record must be the injected fault, and
 //! healthy runs have no cause.
 //!
-//! `recorded` has real runs with the faults of `bank/faults.rs` (`bank_live.rs`). `made_record` has
+//! `recorded` has real runs with the faults of `bank/faults.rs` (`bank_live.rs`). `made` has
 //! changed copies of those for causes that one machine cannot inject (each file gives the reason).
 
 #[path = "bank/commands.rs"]
@@ -157,7 +157,7 @@ fn hosts_of_a_lab_may_have_any_names() {
 
 /// Another program's socket reports no drops: neither a server's nor a client's.
 #[test]
-fn what_another_programs_socket_lost_is_no_path_loss() {
+fn drops_of_another_programs_socket_are_no_path_loss() {
     let recorded: BTreeMap<String, Value> = read_documents("recorded").into_iter().collect();
     let cases: BTreeMap<String, Value> = read_documents("made").into_iter().collect();
     let case = &cases["path-loss-udp"];

@@ -38,7 +38,7 @@ pub struct BenchRow {
     /// Used for loops in this process: with short runs the machine's speed rarely changes in
     /// between.
     pub slices_per_pair: usize,
-    /// Returns [`Trouble::Skip`] if a requirement of the row is not installed.
+    /// Returns [`BenchError::Skip`] if a requirement of the row is not installed.
     pub check_requirements: fn(&BenchEnv) -> Result<(), BenchError>,
     /// Measures linerate.
     pub measure: MeasureFn,
@@ -50,7 +50,7 @@ pub struct BenchRow {
 pub struct BenchPeer {
     /// Name in the table.
     pub name: &'static str,
-    /// Returns [`Trouble::Skip`] if the peer cannot run.
+    /// Returns [`BenchError::Skip`] if the peer cannot run.
     pub check_requirements: fn(&BenchEnv) -> Result<(), BenchError>,
     pub measure: MeasureFn,
 }

@@ -52,7 +52,7 @@ fn gains_of_our_stack_are_within_its_measured_rates() {
 /// While a window still grows, the rate of the path is unknown: no factor is promised beyond a
 /// known rate.
 #[test]
-fn what_grows_is_promised_no_more_than_is_known() {
+fn gains_are_not_larger_than_known_limits() {
     for name in ["healthy-spinning-from-late-on", "healthy-long-start"] {
         let record = changed(name, &[]);
         let found = linerate_explain::explain(&record);

@@ -123,7 +123,7 @@ fn mq_may_have_fq_below() {
 
 /// Recorded disciplines of the queues win over the default.
 #[test]
-fn what_is_below_a_discipline_is_known() {
+fn the_device_below_a_queue_discipline_is_known() {
     let below = |kinds: &[&str]| {
         let children = kinds.iter().map(|kind| json!({ "kind": kind, "count": 2 }));
         Value::from_iter(children)

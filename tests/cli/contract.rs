@@ -26,7 +26,7 @@ fn assert_valid_record(record: &Value) {
     assert!(complaints.is_empty(), "{complaints:#?}");
 }
 
-/// Keys that DESIGN promises in every record.
+/// Keys of every record: they are added, never renamed (see CONTRIBUTING).
 const KEYS: &[&str] = &[
     "/schema",
     "/id",

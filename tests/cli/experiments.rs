@@ -391,7 +391,7 @@ fn a_figure_that_no_record_has_is_reported() {
 }
 
 #[test]
-fn it_runs_against_a_host_that_serves() {
+fn an_experiment_runs_against_a_server() {
     let dir = TestDir::new();
     let server = dir.server("-q");
     std::fs::write(dir.path().join("small.toml"), experiment_file("trip > 0")).unwrap();

@@ -305,7 +305,7 @@ impl RunningCommand {
         status.is_some()
     }
 
-    /// Waits for the `wait_started` event in the output of `--json-stream`.
+    /// Waits for the `started` event in the output of `--json-stream`.
     pub fn wait_started(&mut self) {
         self.wait_line(|line| line.contains(r#""event":"started""#));
     }

@@ -244,7 +244,7 @@ impl BareLoops {
         Ok(responder)
     }
 
-    /// Median round trip of datagrams of `bytes`, µs. `wait_for_child`: `block` or `spin`.
+    /// Median round trip of datagrams of `bytes`, µs. `wait`: `block` or `spin`.
     pub fn measure_pingpong(
         &self,
         env: &BenchEnv,
@@ -271,7 +271,7 @@ impl BareLoops {
 
     /// Goodput of a stream with writes of `written` and reads of `read` bytes, Gb/s.
     ///
-    /// `wait_for_child` is the receiver's: `block` or `spin`.
+    /// `wait` is the receiver's: `block` or `spin`.
     pub fn measure_stream(
         &self,
         env: &BenchEnv,

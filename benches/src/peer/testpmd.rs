@@ -104,15 +104,15 @@ impl TestpmdProcess {
             initial_commands.into_bytes(),
             b"show port stats all\n".to_vec(),
         );
-        // The shell reads commands while testpmd forwards; rates are those between two `show_progress`
-        // commands.
+        // The shell reads commands while testpmd forwards; rates are those between two `show port
+        // stats all` commands.
         thread::spawn(move || {
             let mut send_commands = |command_bytes: &[u8], wait: Duration| {
-                let initial_commands = commands
+                let written = commands
                     .write_all(command_bytes)
                     .and_then(|()| commands.flush());
                 thread::sleep(wait);
-                initial_commands
+                written
             };
             let _ = send_commands(&first, SETTLING_TIME)
                 .and_then(|()| send_commands(&second, COUNTING_TIME))
@@ -163,7 +163,7 @@ fn mbuf_count(devices: &[String]) -> u32 {
     }
 }
 
-/// Rates of the last `show_progress` command, summed over the ports.
+/// Rates of the last `show port stats all` command, summed over the ports.
 fn parse_rates(text: &str) -> Option<[f64; 2]> {
     let rates = |direction: &str| {
         let lines = text.lines().filter_map(|line| {

@@ -142,8 +142,7 @@ pub const ECHO_BLOCKING: BenchRow = BenchRow {
 };
 
 /// The bare loop compared with the kernel: the lower limit, since the path through the kernel is
-/// the same for any
-/// AF_XDP responder.
+/// the same for any AF_XDP responder.
 pub const ECHO_BLOCKING_LIMIT: BenchRow = BenchRow {
     name: "forward/xdp/echo/blocking/limit",
     against: "kernel echo that blocks, as found, p50; ours is the bare loop of AF_XDP",

@@ -1,4 +1,4 @@
-//! Rows in a lab with the kernel's defaults: the gain of `run_tune` without hints.
+//! Rows in a lab with the kernel's defaults: the gain of `linerate tune` without hints.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ const IPERF3_RUNS: usize = 7;
 const DIRECT: &str =
     "[hosts.client]\n[hosts.server]\n[[links]]\nbetween = [\"client\", \"server\"]\n";
 
-/// Runs a row: the result of `run_tune` over the default.
+/// Runs a row: the result of `linerate tune` over the default.
 pub fn measure_row(
     program: &LinerateProgram,
     name: &str,

@@ -232,7 +232,7 @@ impl LabCase {
         format!("{}.knobs.toml", self.name)
     }
 
-    /// Knob file for `tune_args`, with the values and the start of the sweep.
+    /// Knob file for `linerate tune`, with the values and the start of the sweep.
     pub fn knob_file_text(&self, knobs: &SearchedKnobs) -> String {
         let line = |(name, values): &(&str, Vec<&str>)| {
             let (target_kind, target_name) = knob_target(name);
@@ -272,7 +272,7 @@ impl LabCase {
     }
 }
 
-/// Returns whether a knob is built into `tune_args`; it starts at the host's own value.
+/// Returns whether a knob is built into `linerate tune`; it starts at the host's own value.
 fn is_builtin(name: &str) -> bool {
     ["gso-size", "offloads", "mtu"].contains(&name)
 }

@@ -371,7 +371,7 @@ mod tests {
 
     /// Settings are restored in reverse order: addresses last.
     #[test]
-    fn what_a_port_changes_of_a_tap_is_noted() {
+    fn changes_of_a_tap_by_its_port_are_noted() {
         let tap = |settings, offloads| TapChanges {
             interface: "t0".to_owned(),
             settings,

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_far_client_may_set_is_limited() {
+    fn settings_of_a_remote_client_are_limited() {
         for (value, expected) in [
             ("4096 131072 16777216", None),
             ("4096 131072 999999999999", Some("above")),

@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn no_assertion_exceeds_the_benchmarks() {
         let experiment = Experiment::from_toml(builtin_text("udp-response").unwrap()).unwrap();
-        let (prefix, separator) = ("p50[answer=kernel,load=idle] >= ", " * p50[answer=");
+        let (prefix, separator) = ("p50[responder=kernel,load=idle] >= ", " * p50[responder=");
         let mut checked = 0;
         for shape in &experiment.shapes {
             let Some((factor, _)) = shape

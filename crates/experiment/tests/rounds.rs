@@ -13,7 +13,7 @@ use linerate_record::run_set::RunSet;
 const EXPERIMENT_FILE: &str = r#"
 name = "small"
 title = "Small"
-question = "Who is asked, and how often?"
+question = "Which host replies, and how fast?"
 without_root = "All of it."
 
 [[knobs]]
@@ -34,10 +34,10 @@ description = "payload that arrived"
 name = "slow"
 from = ["/summary/slow"]
 unit = "count"
-description = "answers above a limit, which these records have none of"
+description = "responses above a limit, which these records have none of"
 "#;
 
-/// The host `timed_out` rejects the first five calls and works afterwards.
+/// The host `late` rejects the first five calls and works afterwards.
 const PROGRAM_SCRIPT: &str = r#"#!/bin/sh
 cd "${0%/*}" || exit 1
 echo "$2" >> calls

@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_matters_where_nothing_explains() {
+    fn unknowns_matter_where_nothing_explains() {
         let unknown = || {
             finding(
                 FindingBuilder::unknown(CauseId::ReceiverCpu, Role::Server),

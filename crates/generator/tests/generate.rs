@@ -179,7 +179,7 @@ fn a_rate_is_kept_from_above() {
 }
 
 #[test]
-fn what_arrives_nowhere_is_lost() {
+fn frames_that_do_not_arrive_are_lost() {
     let silent: PortUrl = "null:silent".parse().unwrap();
     let settings = GeneratorSettings {
         max_frames: Some(1000),

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_left_open_is_completed() {
+    fn partial_checksums_are_completed() {
         for tags in [
             &[][..],
             &[[0x81, 0, 0, 5]],

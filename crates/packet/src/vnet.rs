@@ -116,7 +116,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn written_values_read_back(
             flags in 0u8..4,
             code in any::<u8>(),
             words in any::<[u16; 4]>(),

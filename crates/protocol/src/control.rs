@@ -27,7 +27,7 @@
 //! 2. **Version.** Both ends compute the same version: the highest one in both ranges. Without one,
 //!    each end has the range of the other and reports which side to update. From here on the server
 //!    may send REJECT instead of the expected frame, and closes after it.
-//! 3. **Queries**, optional: CLOCK_REQUEST is answered by CLOCK_REPLY ([`clock`]), SETTINGS (for
+//! 3. **Queries**, optional: CLOCK_REQUEST is answered by CLOCK_REPLY ([`clock_offset`]), SETTINGS (for
 //!    the server's host) by SETTINGS_REPLY.
 //! 4. **Proposal.** The client sends PROPOSE. The server chooses what the plan leaves open and
 //!    sends ACCEPT with one token for each flow, or REJECT.

@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_now_and_then_does_not_halve_the_result() {
+    fn occasional_losses_do_not_halve_the_result() {
         for seed in 0..200 {
             let mut network = SimulatedPath::new(100e6, 5e9);
             network.random = fastrand::Rng::with_seed(seed);
@@ -549,7 +549,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_always_ends_and_never_claims_what_failed(
+        fn the_search_ends_and_never_reports_a_failed_rate(
             capacity in 1_000f64..1e11, sender in 1e6f64..1e11, collapse in 0.01f64..1.0,
             jitter in 0.0f64..0.3, random_loss in 0.0f64..0.5, max_loss in 0.0f64..0.5, seed in any::<u64>(),
         ) {

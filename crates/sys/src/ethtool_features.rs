@@ -80,7 +80,7 @@ pub(super) fn ethtool_ioctl(
         data: words.as_mut_ptr().cast(),
         rest: [0; 32],
     };
-    // SAFETY: `ethtool_ioctl` is at least as large as `struct ifreq`, its name ends in a zero, and
+    // SAFETY: `request` is at least as large as `struct ifreq`, its name ends in a zero, and
     // `data` points to `words`, exclusively borrowed and long enough as each caller assures.
     let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL as _, &raw mut request) };
     if result < 0 {

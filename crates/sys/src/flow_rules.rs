@@ -142,7 +142,7 @@ struct RuleTable {
     driver_chooses: bool,
 }
 
-/// Reads the table. Each call passes at least [`RXNFC_WORDS`](super::indirection::RXNFC_WORDS)
+/// Reads the table. Each call passes at least [`RXNFC_WORDS`](super::rss_table::RXNFC_WORDS)
 /// words, and after the count as many location words as it states.
 fn read_table(ioctl: &mut impl FnMut(&mut [u32]) -> io::Result<()>) -> io::Result<RuleTable> {
     let mut words = vec![0; WORDS];

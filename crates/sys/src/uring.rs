@@ -612,7 +612,7 @@ mod tests {
         match probe() {
             Ok(()) => true,
             Err(error) => {
-                println!("no io_uring here: {error}");
+                println!("skipped: no io_uring here ({error})");
                 false
             }
         }

@@ -362,22 +362,6 @@ mod tests {
         assert!(verifier.mismatched > 70);
     }
 
-    #[test]
-    fn it_is_vectorised() {
-        let cost = measure_cost(Role::Server, true, true);
-        let (fill, check) = (cost.fill_ns_per_kib, cost.check_ns_per_kib);
-        // Byte by byte it would take 1 ns each; printed only, because the machine may be busy.
-        println!("fill {fill:?}, check {check:?} ns per KiB");
-        let mut copy = vec![1u8; 256 << 10];
-        let source = vec![2u8; 256 << 10];
-        let start_ns = clock::now();
-        for _ in 0..64 {
-            black_box(&mut copy).copy_from_slice(black_box(&source));
-        }
-        let copied = (clock::now() - start_ns) as f64 / (64.0 * 256.0);
-        println!("copy {copied:.1} ns per KiB");
-    }
-
     proptest! {
         #[test]
         fn every_byte_follows_the_pattern(offset in any::<u64>(), length in 0usize..3_000) {

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_flow_takes_is_there_before_the_start() {
+    fn histograms_of_a_flow_are_allocated_before_the_start() {
         let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Tcp, "far");
         let counts = |plan: &Plan, role, first| {
             let pool = HistogramPool::for_flow(plan, role, first);

@@ -365,7 +365,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_given_up_and_what_left_make_the_schedule(
+        fn skipped_and_sent_packets_make_the_schedule(
             rate in 8_000u64..1_000_000_000, bytes in 1u64..65_536, stall in 0u64..10_000_000_000,
         ) {
             let mut pacer = Pacer::new(Some(rate), 0);

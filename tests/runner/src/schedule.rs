@@ -172,6 +172,20 @@ fn append(log: &Path, text: &str) {
     }
 }
 
+/// Kills a process and those that it started, which would disturb later tests.
+fn kill_tree(process: u32) {
+    let threads = fs::read_dir(format!("/proc/{process}/task"));
+    let children: String = (threads.into_iter().flatten().flatten())
+        .filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok())
+        .collect();
+    let _ = Command::new("kill")
+        .args(["-KILL", &process.to_string()])
+        .status();
+    (children.split_whitespace())
+        .filter_map(|child| child.parse().ok())
+        .for_each(kill_tree);
+}
+
 /// Returns the status of a test's process; `None`: it was killed at the time limit.
 fn start_and_wait(test: &Test, log: &Path) -> io::Result<Option<ExitStatus>> {
     let output = File::create(log)?;
@@ -182,6 +196,8 @@ fn start_and_wait(test: &Test, log: &Path) -> io::Result<Option<ExitStatus>> {
         // These belong to the runner; some tests read variables of the same name.
         .env_remove("ONLY")
         .env_remove("NIGHTLY")
+        // With one thread libtest begins the line of a test before the test prints.
+        .env("RUST_TEST_THREADS", "2")
         .stdin(Stdio::null())
         .stdout(output.try_clone()?)
         .stderr(output)
@@ -192,7 +208,7 @@ fn start_and_wait(test: &Test, log: &Path) -> io::Result<Option<ExitStatus>> {
             return Ok(Some(status));
         }
         if begin.elapsed() > TIME_LIMIT {
-            child.kill()?;
+            kill_tree(child.id());
             child.wait()?;
             return Ok(None);
         }

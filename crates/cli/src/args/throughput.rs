@@ -31,7 +31,7 @@ pub enum OffloadOption {
     None,
 }
 
-/// [`BATCH`](linerate_record::plan::BATCH) as text for the command line.
+/// [`DEFAULT_BATCH_DATAGRAMS`](linerate_record::plan::DEFAULT_BATCH_DATAGRAMS) as text for the command line.
 const BATCH_DEFAULT: &str = "64";
 
 const _: () = assert!(linerate_record::plan::DEFAULT_BATCH_DATAGRAMS == 64);

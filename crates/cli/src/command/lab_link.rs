@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_with_its_input() {
+    fn the_link_ends_with_its_input() {
         let mut forwarder = forwarder(["ring:0", "ring:1"].map(str::to_owned));
         let (reader, writer) = std::io::pipe().unwrap();
         let mut writer = File::from(std::os::fd::OwnedFd::from(writer));

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_advised_can_be_done() {
+    fn remedies_are_possible() {
         for (ports, threads, streams, usable, expected) in [
             (&["null:"][..], 1, 1, 4, Some("--rxq 2 --txq 2 --cores 2")),
             (&["null:"], 2, 2, 4, Some("--rxq 3 --txq 3 --cores 3")),

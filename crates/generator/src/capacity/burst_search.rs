@@ -148,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_ends_within_the_resolution(buffer in 0u64..10_000_000, most in 1u64..10_000_000, resolution in 0.0f64..0.2) {
+        fn the_search_ends_within_the_resolution(buffer in 0u64..10_000_000, most in 1u64..10_000_000, resolution in 0.0f64..0.2) {
             let (frames, unlimited, made) = run(buffer, most, resolution);
             prop_assert!(made < 60);
             prop_assert_eq!(unlimited, buffer >= most);

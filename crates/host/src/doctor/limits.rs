@@ -1,10 +1,10 @@
 //! Checks of resource limits of a process.
 
+use linerate_sys::memory_info;
 use rustix::process::{Resource, Rlimit, getrlimit};
 
 use super::CheckOutcome;
 use super::inputs::DoctorInputs;
-use crate::snapshot::{meminfo_bytes, meminfo_count};
 
 const MIB: u64 = 1 << 20;
 
@@ -92,9 +92,9 @@ pub(super) fn check_hugepages(inputs: &DoctorInputs) -> CheckOutcome {
 
 fn assess_hugepages(meminfo: &str) -> CheckOutcome {
     const RESERVE: &str = "`sudo sysctl -w vm.nr_hugepages=64`";
-    let counts =
-        meminfo_count(meminfo, "HugePages_Total").zip(meminfo_count(meminfo, "HugePages_Free"));
-    let size = meminfo_bytes(meminfo, "Hugepagesize")
+    let counts = memory_info::parse_count(meminfo, "HugePages_Total")
+        .zip(memory_info::parse_count(meminfo, "HugePages_Free"));
+    let size = memory_info::parse_bytes(meminfo, "Hugepagesize")
         .map_or(String::new(), |bytes| format!(" of {} KiB", bytes / 1024));
     match counts {
         None => CheckOutcome::missing("not supported by this kernel")

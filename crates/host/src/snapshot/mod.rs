@@ -31,7 +31,7 @@ pub(crate) use processor::read_idle_states;
 pub use processor::{format_cpu_list, parse_cpu_list};
 pub use sysctls::RECORDED_SYSCTLS;
 pub(crate) use sysctls::read_sysctl as sysctl;
-pub(crate) use system::{meminfo_bytes, meminfo_count, read_host as host_on};
+pub(crate) use system::read_host as host_on;
 pub use system_files::SystemFiles;
 #[cfg(test)]
 pub(crate) use system_files::tree;

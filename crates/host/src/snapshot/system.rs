@@ -1,7 +1,7 @@
 //! Facts of the host as a whole.
 
 use linerate_record::facts::HostFacts;
-use linerate_sys::scheduling;
+use linerate_sys::{memory_info, scheduling};
 
 use super::{SystemFiles, processor, sysctls};
 
@@ -22,7 +22,7 @@ pub(crate) fn read_host(files: &SystemFiles) -> HostFacts {
         architecture,
         memory_bytes: files
             .read_text("/proc/meminfo")
-            .and_then(|meminfo| meminfo_bytes(&meminfo, "MemTotal")),
+            .and_then(|meminfo| memory_info::parse_bytes(&meminfo, "MemTotal")),
         clock_source: files
             .read_text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
         wake_up_ns: None,
@@ -79,29 +79,6 @@ fn unquote(value: &str) -> String {
     text
 }
 
-/// Returns a line of /proc/meminfo in bytes (the file prints kB and means KiB).
-pub(crate) fn meminfo_bytes(meminfo: &str, name: &str) -> Option<u64> {
-    let value = meminfo_value(meminfo, name)?;
-    value
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
-}
-
-/// Returns a line of /proc/meminfo that is a plain count.
-pub(crate) fn meminfo_count(meminfo: &str, name: &str) -> Option<u64> {
-    meminfo_value(meminfo, name)?.parse().ok()
-}
-
-fn meminfo_value<'a>(meminfo: &'a str, name: &str) -> Option<&'a str> {
-    meminfo
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-        .map(str::trim)
-}
-
 #[cfg(test)]
 mod tests {
     use super::super::system_files::tree;
@@ -124,16 +101,6 @@ mod tests {
         for (text, expected) in table {
             assert_eq!(parse_distribution(text).as_deref(), expected, "{text:?}");
         }
-    }
-
-    #[test]
-    fn memory_is_in_bytes() {
-        let meminfo = "MemTotal:        8038720 kB\nMemFree: 1 kB\nHugePages_Total:       3\n";
-        assert_eq!(meminfo_bytes(meminfo, "MemTotal"), Some(8_231_649_280));
-        assert_eq!(meminfo_bytes(meminfo, "Mem"), None);
-        assert_eq!(meminfo_bytes(meminfo, "HugePages_Total"), None);
-        assert_eq!(meminfo_count(meminfo, "HugePages_Total"), Some(3));
-        assert_eq!(meminfo_count(meminfo, "HugePages_Free"), None);
     }
 
     #[test]

@@ -178,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn written_values_read_back(
             frames in prop::collection::vec((any::<u64>(), prop::collection::vec(any::<u8>(), 0..200)), 0..20),
         ) {
             let pairs: Vec<(u64, &[u8])> = frames.iter().map(|(time, frame)| (*time, &frame[..])).collect();

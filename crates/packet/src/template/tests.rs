@@ -226,7 +226,7 @@ fn the_shortest_frames_have_room_for_a_tag() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_its_bounds() {
+fn errors_name_the_value_and_its_bounds() {
     for (text, expected) in [
         ("size = '63'", "64 to 65535"),
         ("size = '64,70000'", "64 to 65535"),

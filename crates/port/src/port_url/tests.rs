@@ -32,7 +32,7 @@ fn names_and_keys_are_distinguished() {
 }
 
 #[test]
-fn what_is_wrong_is_named_with_what_to_write() {
+fn errors_name_the_mistake_and_the_correct_form() {
     for (text, expected) in [
         ("eth0", "`eth0` has no kind"),
         ("ringg:0", "there is no port kind `ringg`"),
@@ -82,7 +82,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_accepted_reads_back(rxd in 1u32..=65_536, mtu in 68u16..=65_500) {
+    fn accepted_urls_read_back(rxd in 1u32..=65_536, mtu in 68u16..=65_500) {
         let text = format!("ring:x,rxd={rxd},mtu={mtu}");
         let url = parse(&text).unwrap();
         prop_assert_eq!((url.rxd(), url.mtu()), (rxd, mtu));

@@ -130,8 +130,8 @@ fn checksums_that_a_sender_left_open_are_completed() {
 }
 
 #[test]
-fn what_is_lost_is_counted_with_its_cause() {
-    with_privilege("packet::what_is_lost_is_counted_with_its_cause", || {
+fn losses_are_counted_by_cause() {
+    with_privilege("packet::losses_are_counted_by_cause", || {
         let lab = pair("");
         let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
         for mode in MODES {

@@ -157,7 +157,7 @@ fn with_vnet_checksums_and_segmentation_are_left_open() {
 
             // Three datagrams in one frame, if the kernel supports it (Linux 6.2).
             if !peer.port.capabilities().notes.is_empty() {
-                println!("skipped the rest: {:?}", peer.port.capabilities().notes);
+                println!("skipped: the rest: {:?}", peer.port.capabilities().notes);
                 return;
             }
             let mut long = reply_to(&request[VNET_HEADER_BYTES..]);
@@ -308,8 +308,8 @@ fn has(host: &LabHost, interface: &str) -> bool {
 }
 
 #[test]
-fn it_is_gone_with_its_process() {
-    with_privilege("tap::it_is_gone_with_its_process", || {
+fn the_interface_vanishes_with_its_process() {
+    with_privilege("tap::the_interface_vanishes_with_its_process", || {
         let lab = pair("");
         let host = lab.host("a").unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());

@@ -146,7 +146,7 @@ fn a_starved_ring_recovers() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_counted_and_given_back() {
+fn unsent_frames_are_counted_and_returned() {
     in_namespace(|| {
         pair(1);
         let memory = memory(&["xdp:va", "xdp:vb"]);

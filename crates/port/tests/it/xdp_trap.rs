@@ -77,7 +77,7 @@ fn partial_checksums_and_large_segments_arrive_until_the_sender_completes_them()
             .args(["-K", "vb", "tx", "off"])
             .output();
         let Ok(output) = off else {
-            println!("skipped the rest: there is no `ethtool` (package of the same name)");
+            println!("skipped: the rest: there is no `ethtool` (package of the same name)");
             return;
         };
         assert!(output.status.success(), "{output:?}");
@@ -140,7 +140,7 @@ fn vlan_tags_arrive_once_the_remote_end_puts_them_into_frames() {
             .args(["-K", "vb", "txvlan", "off"])
             .output();
         if !off.is_ok_and(|output| output.status.success()) {
-            println!("skipped the rest: there is no `ethtool` (package of the same name)");
+            println!("skipped: the rest: there is no `ethtool` (package of the same name)");
             return;
         }
         for mode in ["native", "generic"] {

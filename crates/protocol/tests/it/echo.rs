@@ -64,11 +64,11 @@ proptest! {
     #[test]
     fn splits_change_nothing(
         bytes in prop::collection::vec(any::<u8>(), 0..3_000),
-        any_splits in prop::collection::vec((1usize..700, 0usize..700), 1..60),
+        splits in prop::collection::vec((1usize..700, 0usize..700), 1..60),
     ) {
         let mut stream = EchoStream::default();
         let (mut rest, mut back) = (&bytes[..], Vec::new());
-        for (read, write) in any_splits.iter().cycle() {
+        for (read, write) in splits.iter().cycle() {
             let taken = stream.receive(&rest[..rest.len().min(*read)]);
             rest = &rest[taken..];
             let ready = stream.outgoing().len().min(write + usize::from(rest.is_empty()));

@@ -55,7 +55,7 @@ fn recorded() -> Vec<Recorded> {
 /// output.
 fn run_server(
     bytes: &[u8],
-    cuts: &[usize],
+    splits: &[usize],
 ) -> (Vec<Iperf3ServerEvent>, Vec<u8>, Result<(), Iperf3Error>) {
     let (first, rest) = bytes.split_first_chunk().unwrap();
     let (_, mut server) = Iperf3Server::open(first, 0).unwrap();
@@ -79,7 +79,7 @@ fn run_server(
         Ok(())
     };
     let mut done = Ok(());
-    for piece in split(rest, cuts) {
+    for piece in split(rest, splits) {
         done = server.receive(piece).and_then(|()| step(&mut server));
         if done.is_err() {
             break;
@@ -94,7 +94,7 @@ fn run_server(
 fn run_client(
     params: Iperf3Params,
     bytes: &[u8],
-    cuts: &[usize],
+    splits: &[usize],
 ) -> (Vec<Iperf3ClientEvent>, Vec<u8>, Result<(), Iperf3Error>) {
     let mut client = Iperf3Client::new(Cookie::new([7; 36]), params, 0);
     let mut events = Vec::new();
@@ -112,7 +112,7 @@ fn run_client(
         Ok(())
     };
     let mut done = Ok(());
-    for piece in split(bytes, cuts) {
+    for piece in split(bytes, splits) {
         done = client.receive(piece).and_then(|()| step(&mut client));
         if done.is_err() {
             break;
@@ -123,11 +123,12 @@ fn run_client(
     (events, output, done)
 }
 
-fn split<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
-    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
-    cuts.extend([0, bytes.len()]);
-    cuts.sort_unstable();
-    cuts.windows(2)
+fn split<'a>(bytes: &'a [u8], splits: &[usize]) -> Vec<&'a [u8]> {
+    let mut splits: Vec<usize> = splits.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+    splits.extend([0, bytes.len()]);
+    splits.sort_unstable();
+    splits
+        .windows(2)
         .map(|pair| &bytes[pair[0]..pair[1]])
         .collect()
 }
@@ -485,26 +486,26 @@ fn any_splits() -> impl Strategy<Value = Vec<usize>> {
 
 proptest! {
     #[test]
-    fn splits_change_nothing(which in 0usize..8, cuts in any_splits()) {
+    fn splits_change_nothing(which in 0usize..8, splits in any_splits()) {
         let test = &recorded()[which];
         let (whole, said, _) = run_server(&test.client, &[]);
-        let split = run_server(&test.client, &cuts);
+        let split = run_server(&test.client, &splits);
         prop_assert_eq!((&split.0, &split.1), (&whole, &said));
         let params = requested_params(&whole);
         let whole = run_client(params.clone(), &test.server, &[]);
-        let split = run_client(params.clone(), &test.server, &cuts);
+        let split = run_client(params.clone(), &test.server, &splits);
         prop_assert_eq!((split.0, split.1), (whole.0, whole.1));
     }
 
     #[test]
     fn splits_change_nothing_of_nonsense(
         bytes in prop::collection::vec(prop::sample::select(vec![0u8, 1, 2, 4, 9, 10, 11, 12, 13, 14, 16, 254, 255, b'{', b'}']), 0..60),
-        cuts in any_splits(),
+        splits in any_splits(),
     ) {
         let opening = opening(&bytes);
-        let (whole, split) = (run_server(&opening, &[]), run_server(&opening, &cuts));
+        let (whole, split) = (run_server(&opening, &[]), run_server(&opening, &splits));
         prop_assert_eq!((&whole.0, &whole.1, whole.2.is_err()), (&split.0, &split.1, split.2.is_err()));
-        let (whole, split) = (run_client(Iperf3Params::default(), &bytes, &[]), run_client(Iperf3Params::default(), &bytes, &cuts));
+        let (whole, split) = (run_client(Iperf3Params::default(), &bytes, &[]), run_client(Iperf3Params::default(), &bytes, &splits));
         prop_assert_eq!((&whole.0, &whole.1, whole.2.is_err()), (&split.0, &split.1, split.2.is_err()));
     }
 

@@ -664,7 +664,7 @@ proptest! {
 
     /// Splitting a client's lines changes nothing.
     #[test]
-    fn splits_change_nothing(test in tests(), any_splits in prop::collection::vec(1usize..80, 1..10)) {
+    fn splits_change_nothing(test in tests(), splits in prop::collection::vec(1usize..80, 1..10)) {
         let mut client = NuttcpClient::new(test.clone()).unwrap();
         let mut stream = client.outgoing().to_vec();
         client.mark_sent(stream.len());
@@ -673,7 +673,7 @@ proptest! {
         stream.extend_from_slice(client.outgoing());
         let mut server = NuttcpServer::default();
         let mut rest = &stream[..];
-        for cut in any_splits.iter().cycle() {
+        for cut in splits.iter().cycle() {
             if rest.is_empty() {
                 break;
             }

@@ -244,11 +244,11 @@ proptest! {
 
     /// Splitting a stream gives the same replies and counters as its messages as datagrams.
     #[test]
-    fn splits_change_nothing(messages in messages(), any_splits in prop::collection::vec(1usize..60, 1..20)) {
+    fn splits_change_nothing(messages in messages(), splits in prop::collection::vec(1usize..60, 1..20)) {
         let stream: Vec<u8> = messages.iter().flat_map(|(_, bytes)| bytes.clone()).collect();
         let mut cut = SockperfServer::default();
         let mut rest = &stream[..];
-        for size in any_splits.iter().cycle() {
+        for size in splits.iter().cycle() {
             if rest.is_empty() {
                 break;
             }

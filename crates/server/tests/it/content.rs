@@ -280,7 +280,7 @@ fn datagrams_without_a_copy_keep_their_numbers() {
 }
 
 #[test]
-fn what_is_not_copied_is_not_verified() {
+fn uncopied_payload_is_not_verified() {
     let server = TestServer::start();
     for copies in [
         CopyModes {

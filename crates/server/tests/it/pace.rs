@@ -96,7 +96,7 @@ fn a_rate_that_no_layer_keeps_is_noted() {
 }
 
 #[test]
-fn what_a_sender_cannot_offer_is_the_tools_limit() {
+fn a_rate_beyond_the_sender_is_the_tools_limit() {
     let server = TestServer::start();
     let mut plan = plan(&server, TransportProtocol::Udp);
     plan.payload_bytes = 100;

@@ -314,7 +314,7 @@ mod tests {
         }
 
         #[test]
-        fn what_really_happened_is_never_excluded(
+        fn the_true_attribution_is_never_excluded(
             truth in prop::collection::vec((0u64..500, 0u64..100, 0u64..100), 1..6),
             path in 0u64..100,
         ) {

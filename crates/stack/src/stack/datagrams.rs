@@ -150,7 +150,7 @@ impl Stack {
     /// Sends the first datagram of the queue back in the frame in which it arrived: as many bytes
     /// of it as `reply` returns, which may write into them. If `reply` returns `None`, the
     /// datagram is not a request, and is removed. A datagram that is not from `to` or from the
-    /// connected peer stays ([`Echo::StillQueued`]).
+    /// connected peer stays ([`EchoResult::StillQueued`]).
     ///
     /// Payload is neither copied nor moved: only headers are written. The frame leaves as those of
     /// [`Stack::udp_send`] do. Pending when the queue is empty.

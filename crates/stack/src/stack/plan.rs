@@ -31,7 +31,7 @@ pub(crate) fn max_queued_frames(config: &StackConfig, frame_bytes: u16) -> u32 {
 
 /// Returns the number of frames that a stack may hold in addition to its port's.
 pub(crate) fn frames_needed(config: &StackConfig, frame_bytes: u16) -> u32 {
-    // A burst for each direction, and one that a pool keeps back (`Pool` shares what is beyond);
+    // A burst for each direction, and one that a pool keeps back (`FramePool` shares what is beyond);
     // frames that wait for a neighbour, and segments that wait for a full port; and one frame in
     // which a segment is rebuilt.
     let waiting_segments = max_parts(config.mtu) as u32;

@@ -697,7 +697,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_twice_is_sent_twice() {
+    fn a_retransmission_that_is_lost_is_sent_again() {
         let (mut recovery, mut send_state) = (LossRecovery::default(), send_state(10));
         lose_first_segment(&mut recovery, &mut send_state);
         send_state.last_retransmit = Some((sequence_at(1), sequence_at(10)));

@@ -232,7 +232,7 @@ impl TxToken for PacketSender<'_> {
             return self.send_split(length, segment_payload, write);
         }
         let Some(mut frame) = self.link.allocate_frame(length) else {
-            // As on a device without a free buffer, the packet is lost; `make` counted that.
+            // As on a device without a free buffer, the packet is lost; `allocate_frame` counted that.
             let mut scratch = std::mem::take(&mut self.link.scratch);
             let result = write(&mut scratch[..length]);
             self.link.scratch = scratch;
@@ -294,7 +294,7 @@ impl PacketSender<'_> {
         let first_mtu = mtu_probe.map_or(part_mtu, |mtu_probe| mtu_probe.mtu);
         for part in path_mtu::split_packet(packet, first_mtu, part_mtu) {
             let part_probe = mtu_probe.take();
-            // A failed allocation is counted by `make`.
+            // A failed allocation is counted by `allocate_frame`.
             let Some(mut frame) = self.link.allocate_frame(part.packet_bytes()) else {
                 continue;
             };
@@ -345,7 +345,7 @@ impl PacketSender<'_> {
         self.segment_payload = None;
         let mtu = path_mtu::packet_bytes(packet, segment_payload);
         for part in path_mtu::split_packet(packet, mtu, mtu) {
-            // A failed allocation is counted by `make`.
+            // A failed allocation is counted by `allocate_frame`.
             let Some(mut frame) = self.link.allocate_frame(part.packet_bytes()) else {
                 continue;
             };

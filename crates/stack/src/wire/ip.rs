@@ -434,7 +434,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_reads_back(
+        fn written_values_read_back(
             v4: bool,
             addresses: [u128; 2],
             protocol in prop::sample::select(vec![1u8, 6, 17, 58, 99]),

@@ -1,4 +1,4 @@
-//! DPDK devices, through a C shim ([`shim.c`](../../../../src/sys/dpdk/shim.c)).
+//! DPDK devices, through a C shim ((`shim.c`)).
 //!
 //! The EAL exists once per process: it is started with the first port and never stopped. It pins
 //! the thread that starts it, which is undone here.

@@ -225,7 +225,7 @@ impl Burst {
         self.len -= count;
     }
 
-    /// Calls `for_each_mut` with the bytes of each frame, in order; lengths do not change.
+    /// Calls `change` with the bytes of each frame, in order; lengths do not change.
     #[inline(always)]
     pub fn for_each_mut(&mut self, memory: &FrameRegion, mut change: impl FnMut(&mut [u8])) {
         self.for_each_numbered_mut(memory, |_, bytes| change(bytes));

@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_comes_first_the_next_time() {
+    fn data_without_space_comes_first_the_next_time() {
         let mut entries = SocketTable::new();
         for key in 0..5 {
             let slot = entries.add(NetstackSocket::default());

@@ -107,7 +107,7 @@ impl HostSettings for UnwritableSettings<'_> {
 }
 
 #[test]
-fn what_cannot_go_back_stays_in_the_journal() {
+fn unrestored_settings_stay_in_the_journal() {
     let (table, dir) = (memory_settings(), journal_dir("stuck"));
     let stuck = UnwritableSettings(&table, RefCell::new(false));
     let mut guard = RollbackGuard::new(&stuck, Some(dir.clone()), owner("x"));
@@ -150,7 +150,7 @@ impl HostSettings for MissingInterface<'_> {
 }
 
 #[test]
-fn what_is_gone_need_not_go_back() {
+fn vanished_objects_are_not_restored() {
     let (table, dir) = (memory_settings(), journal_dir("gone"));
     let mut guard = RollbackGuard::new(MissingInterface(&table), Some(dir.clone()), owner("x"));
     guard.save_old_value(&key("a"), "1").unwrap();
@@ -388,7 +388,7 @@ fn simulate_kill<M: HostSettings>(mut guard: RollbackGuard<M>) {
 }
 
 #[test]
-fn what_a_killed_process_left_goes_back() {
+fn settings_of_a_killed_process_are_restored() {
     let (table, dir) = (memory_settings(), journal_dir("kill"));
     let before = table.0.borrow().clone();
     let mut guard = RollbackGuard::new(&table, Some(dir.clone()), owner("x"));
@@ -447,7 +447,7 @@ fn a_locked_journal_is_not_left_over() {
 }
 
 #[test]
-fn what_others_change_goes_back_by_the_first_note_even_after_a_boot() {
+fn the_first_note_restores_settings_that_others_change_even_after_a_boot() {
     let (table, dir) = (memory_settings(), journal_dir("note"));
     let mut guard = RollbackGuard::new(&table, Some(dir.clone()), owner("old"));
     let knob = SettingKey::for_command("window");
@@ -500,7 +500,7 @@ fn after_another_boot_nothing_is_left_to_restore() {
 }
 
 #[test]
-fn what_is_kept_stays_and_all_else_goes_back() {
+fn kept_settings_stay_and_all_others_are_restored() {
     let (table, dir) = (memory_settings(), journal_dir("keep"));
     let mut guard = RollbackGuard::new(&table, Some(dir.clone()), owner("x"));
     guard.set(&key("a"), "10").unwrap();
@@ -520,7 +520,7 @@ fn what_is_kept_stays_and_all_else_goes_back() {
 
 /// The journal that remains for failed settings must not contain the kept ones.
 #[test]
-fn what_is_kept_is_not_restored_with_what_could_not_go_back() {
+fn kept_settings_are_not_restored_with_unrestored_ones() {
     let (table, dir) = (memory_settings(), journal_dir("kept"));
     let stuck = UnwritableSettings(&table, RefCell::new(false));
     let mut guard = RollbackGuard::new(&stuck, Some(dir.clone()), owner("x"));

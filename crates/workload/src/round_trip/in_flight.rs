@@ -210,7 +210,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_map_in_order(room in 1usize..40, steps in prop::collection::vec(any::<u64>(), 1..400)) {
+        fn the_table_is_an_ordered_map(room in 1usize..40, steps in prop::collection::vec(any::<u64>(), 1..400)) {
             let mut open = OutstandingRequests::with_capacity(room);
             let mut model = BTreeMap::new();
             let mut next = 0;

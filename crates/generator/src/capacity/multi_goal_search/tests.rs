@@ -353,7 +353,7 @@ fn devices() -> impl Strategy<Value = Device> {
 
 proptest! {
     #[test]
-    fn it_ends_with_bounds_that_hold(
+    fn the_search_ends_with_bounds_that_hold(
         device in devices(), most in 1.0f64..2e7, goals in prop::collection::vec(0.0f64..0.2, 1..4),
         resolution in 0.001f64..0.2, trial_s in 0.2f64..60.0, first in 0.01f64..1.0,
     ) {

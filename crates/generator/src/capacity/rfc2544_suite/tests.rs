@@ -276,7 +276,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
     #[test]
-    fn it_ends(
+    fn the_suite_ends(
         capacity in (-3.0f64..8.0).prop_map(|exponent| 10f64.powf(exponent)), buffer in 0.0f64..1e5,
         generator in 1.0f64..1e7, line in prop::option::of(1_000_000u64..100_000_000_000),
     ) {

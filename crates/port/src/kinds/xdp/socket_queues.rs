@@ -129,7 +129,7 @@ fn refill(rings: &mut ReceiveRings, pool: &mut FramePool) {
     if rings.missing() < REFILL_FRAMES.min(rings.size() / 4) {
         return;
     }
-    // Read here, so that `lend` uses all slots that the kernel has emptied.
+    // Read here, so that `push` uses all slots that the kernel has emptied.
     rings.free_slots();
     let mut added = 0;
     while rings.missing() > 0 {

@@ -9,20 +9,21 @@ use proptest::prelude::*;
 
 use super::recorded::{encode_words, recorded};
 
-fn split<'a>(bytes: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
-    let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
-    cuts.extend([0, bytes.len()]);
-    cuts.sort_unstable();
-    cuts.windows(2)
+fn split<'a>(bytes: &'a [u8], splits: &[usize]) -> Vec<&'a [u8]> {
+    let mut splits: Vec<usize> = splits.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+    splits.extend([0, bytes.len()]);
+    splits.sort_unstable();
+    splits
+        .windows(2)
         .map(|pair| &bytes[pair[0]..pair[1]])
         .collect()
 }
 
 /// Passes the beginning of a connection in pieces; returns the request, the payload bytes and the
 /// reply.
-pub fn open(bytes: &[u8], cuts: &[usize]) -> (Result<Option<String>, Iperf2Error>, u64, Vec<u8>) {
+pub fn open(bytes: &[u8], splits: &[usize]) -> (Result<Option<String>, Iperf2Error>, u64, Vec<u8>) {
     let mut server = Iperf2TcpServer::new();
-    for piece in split(bytes, cuts) {
+    for piece in split(bytes, splits) {
         match server.receive(piece, 7_000) {
             Ok((_, None)) => {}
             Ok((_, Some(job))) => {
@@ -99,24 +100,24 @@ fn any_splits() -> impl Strategy<Value = Vec<usize>> {
 
 proptest! {
     #[test]
-    fn splits_change_nothing(which in 0usize..15, cuts in any_splits()) {
+    fn splits_change_nothing(which in 0usize..15, splits in any_splits()) {
         let tests = recorded();
         let test = tests.iter().filter(|test| !test.udp).nth(which % 15).unwrap();
-        prop_assert_eq!(open(&test.client[0], &cuts), open(&test.client[0], &[]));
+        prop_assert_eq!(open(&test.client[0], &splits), open(&test.client[0], &[]));
     }
 
     #[test]
     fn splits_change_nothing_of_nonsense(
         first in prop::sample::select(vec![0u32, 0x4001_0078, 0x4001_00a0, 0x5001_007c, 0x8000_0000, 0x0080_0000, 0x4601_0078]),
         rest in prop::collection::vec(any::<u8>(), 0..300),
-        cuts in any_splits(),
+        splits in any_splits(),
     ) {
         let bytes = [&first.to_be_bytes()[..], &rest].concat();
-        prop_assert_eq!(open(&bytes, &cuts), open(&bytes, &[]));
+        prop_assert_eq!(open(&bytes, &splits), open(&bytes, &[]));
     }
 
     #[test]
-    fn acknowledgements_are_no_payload(cuts in any_splits(), payload in 0usize..100, direction in 0usize..3, timed: bool) {
+    fn acknowledgements_are_no_payload(splits in any_splits(), payload in 0usize..100, direction in 0usize..3, timed: bool) {
         let direction = [Iperf2Direction::Forward, Iperf2Direction::Reverse, Iperf2Direction::Both][direction];
         let settings = Iperf2Settings { peer_detect: true, direction, ..Iperf2Settings::client(5001) };
         let mut client = Iperf2TcpClient::new(settings).unwrap();
@@ -129,7 +130,7 @@ proptest! {
         let ack = VersionAck { version: (0x0002_0001, 7), times: timed.then_some(times) };
         let mut bytes = ack.write();
         bytes.resize(bytes.len() + payload, b'x');
-        let other: usize = split(&bytes, &cuts).iter().map(|piece| client.receive(piece)).sum();
+        let other: usize = split(&bytes, &splits).iter().map(|piece| client.receive(piece)).sum();
         let want = if direction == Iperf2Direction::Forward { bytes.len() } else { bytes.len() - payload };
         prop_assert_eq!((other, client.ack(), client.waits_for_ack()), (want, Some(ack), false));
     }
