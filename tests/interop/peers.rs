@@ -345,7 +345,10 @@ fn the_file_for_devices_compiles_and_serves() {
             }
             // Unread timestamps are ordinary bytes, and their position suggests what they may be.
             let record = pair.record("latency --peer echo -u -n 500");
-            assert!(has_caveat(&record, "device-timestamps-unread"), "{record:#}");
+            assert!(
+                has_caveat(&record, "device-timestamps-unread"),
+                "{record:#}"
+            );
             // Read with a wrong frequency they are impossible, and a warning reports it.
             let record = pair.record("latency --peer echo -u -n 500 --device-stamps 16,hz=1k");
             assert!(
