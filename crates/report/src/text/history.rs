@@ -26,13 +26,13 @@ fn unit_of(name: &str) -> FigureUnit {
 
 /// Describes the expectations of an experiment: `5 of 6 expectations hold, 2 in doubt`.
 fn describe_expectations(shapes: &ExpectationCounts) -> String {
-    let caveat = match shapes.in_doubt {
+    let doubts = match shapes.with_caveats {
         0 => String::new(),
         n => format!(", {n} in doubt"),
     };
     match shapes.tested {
         0 => "no expectation tested".to_owned(),
-        tested => format!("{} of {tested} expectations hold{caveat}", shapes.hold),
+        tested => format!("{} of {tested} expectations hold{doubts}", shapes.hold),
     }
 }
 
@@ -331,7 +331,7 @@ mod tests {
             expectations: Some(shapes),
             ..HistoryEntry::default()
         };
-        for (hold, tested, in_doubt, expected) in [
+        for (hold, tested, with_caveats, expected) in [
             (5, 6, 0, "5 of 6 expectations hold (24 runs)"),
             (6, 6, 2, "6 of 6 expectations hold, 2 in doubt (24 runs)"),
             (0, 0, 0, "no expectation tested (24 runs)"),
@@ -339,7 +339,7 @@ mod tests {
             let shapes = ExpectationCounts {
                 hold,
                 tested,
-                in_doubt,
+                with_caveats,
             };
             let style = TextStyle {
                 color: false,
@@ -372,7 +372,7 @@ mod tests {
         let shapes = Some(ExpectationCounts {
             hold: 8,
             tested: 8,
-            in_doubt: 7,
+            with_caveats: 7,
         });
         let entries = [
             entry("20261126T125413Z-677736", shapes),
