@@ -312,7 +312,8 @@ ids! {
 }
 
 ids! {
-    /// Point where packets are lost, in the order of a path (docs/method/loss.md).
+    /// Point where packets are lost, in the order of a path (docs/method/loss.md). An emulated
+    /// link, the last one, can be anywhere on it.
     LossPoint {
         SenderSocket = "sender-socket",
         Qdisc = "qdisc",
