@@ -104,8 +104,8 @@ impl TestpmdProcess {
             initial_commands.into_bytes(),
             b"show port stats all\n".to_vec(),
         );
-        // The shell reads commands while testpmd forwards; rates are those between two `show_progress`
-        // commands.
+        // The shell reads commands while testpmd forwards; rates are those between two
+        // `show_progress` commands.
         thread::spawn(move || {
             let mut send_commands = |command_bytes: &[u8], wait: Duration| {
                 let initial_commands = commands

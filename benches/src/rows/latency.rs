@@ -102,8 +102,8 @@ pub const HOLD_LATENCY: BenchRow = BenchRow {
     ..UDP_BLOCKING
 };
 
-/// Gain of [`HOLD_LATENCY`] in a bare loop: the maximum on this machine; if other programs keep its cores
-/// busy, there is none.
+/// Gain of [`HOLD_LATENCY`] in a bare loop: the maximum on this machine; if other programs keep its
+/// cores busy, there is none.
 pub const HOLD_LATENCY_BARE: BenchRow = BenchRow {
     name: "latency/hold_latency/bare",
     against: "bare blocking sendto/recvfrom loop as found, p50",

@@ -388,7 +388,8 @@ fn wait_until(deadline: Instant, runner: &PointRunner<'_>) {
 
 /// Sets the knobs that have a command.
 ///
-/// `knob_values` has their current values; a knob is absent if it was never set or its command failed.
+/// `knob_values` has their current values; a knob is absent if it was never set or its command
+/// failed.
 fn set_knobs(
     experiment: &Experiment,
     setting: &KnobValues,

@@ -12,7 +12,8 @@ use crate::record::Record;
 const MAX_LISTED_NAMES: usize = 40;
 
 /// Checks that a JSON pointer (RFC 6901) can lead to a number in a record, and returns it with the
-/// present names in place of earlier ones. Maps with free names (histograms, calls) accept any name.
+/// present names in place of earlier ones. Maps with free names (histograms, calls) accept any
+/// name.
 ///
 /// # Errors
 /// The problem, and the valid names, as sentence fragments.

@@ -218,8 +218,8 @@ impl TransmitRings {
         self.completion.available()
     }
 
-    /// Takes the next completed frame of those counted by the last [`Self::available`]; its length is
-    /// zero.
+    /// Takes the next completed frame of those counted by the last [`Self::available`]; its length
+    /// is zero.
     #[inline]
     pub fn pop(&mut self) -> Option<Result<Frame, StaleFrame>> {
         let address = self.completion.pop()?;
