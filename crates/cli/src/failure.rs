@@ -27,6 +27,11 @@ impl CommandFailure {
         }
     }
 
+    /// Creates the failure of a command that Ctrl-C stopped before it had a result.
+    pub fn interrupted() -> Self {
+        SessionError::Interrupted.into()
+    }
+
     /// Creates a failure for an operation that did not work.
     pub fn failed(problem: ErrorReport) -> Self {
         Self {

@@ -89,9 +89,7 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
     let available = AvailableKnobs::collect(&args.knobs, &request.command)?;
     check_permissions(&request, &available)?;
     let stop = stop_on_signals()?;
-    unrestored_settings::unrestored_note()
-        .iter()
-        .for_each(|note| output.warn(note));
+    unrestored_settings::warn(output);
     let mut applier = KnobApplier::new(request.axes.clone(), &available, &request.command, &stop)?;
     output.report_progress(&format!(
         "sweep {}: {} points x {} repeats = {} runs in random order, seed {}; to resume after a crash: linerate sweep --resume {}",
@@ -139,7 +137,7 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
                 "every point",
                 "run the measuring command by itself to see its output",
             )),
-            None => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
+            None => CommandFailure::interrupted(),
         }));
     }
     if interrupted && journal.is_some() {

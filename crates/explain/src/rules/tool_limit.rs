@@ -11,7 +11,7 @@ use super::{is_paced, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Largest share of the intended load that may be missing
 /// (docs/method/defaults.md#constants-of-estimates).
@@ -154,7 +154,7 @@ impl ToolLimit {
             .summary(format!(
                 "the {}'s sending threads offered {} less than requested: the result is the limit \
                  of the tool, not of the path",
-                role_name(role),
+                role.as_str(),
                 format_share(-error)
             ))
             .evidence("rate_error", error, "share", "sender")

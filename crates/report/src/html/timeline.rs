@@ -53,7 +53,7 @@ fn track_key(slice: &TimelineSlice) -> TrackKey {
 
 fn track_name(key: &TrackKey) -> String {
     let (track, role, cpu) = key;
-    let role = model::role_name(*role);
+    let role = role.as_str();
     match (track, cpu) {
         (TimelineTrack::Thread, None) => format!("{role} thread"),
         (TimelineTrack::Thread, Some(number)) => format!("{role} thread {}", number + 1),

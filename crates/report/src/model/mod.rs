@@ -15,5 +15,5 @@ pub(crate) use format::{
 pub(crate) use grid::Grid;
 pub(crate) use summary_figure::{SummaryFigure, summary_figure};
 pub(crate) use value_names::{
-    core_list, direction_name, finding_location, role_name, skipped_copies, wait_mode_name,
+    core_list, direction_name, finding_location, skipped_copies, wait_mode_name,
 };

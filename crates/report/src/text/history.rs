@@ -36,14 +36,6 @@ fn describe_expectations(shapes: &ExpectationCounts) -> String {
     }
 }
 
-/// Formats a number of runs: `1 run`, `24 runs`.
-fn count_of(runs: u64) -> String {
-    match runs {
-        1 => "1 run".to_owned(),
-        runs => format!("{runs} runs"),
-    }
-}
-
 /// Describes the result of an entry: `goodput 37.1 Gb/s`, `p50 56.1 us, p99 90.4 us`, `5 of 6
 /// expectations hold (24 runs)`.
 fn describe_result(entry: &HistoryEntry) -> String {
@@ -51,7 +43,7 @@ fn describe_result(entry: &HistoryEntry) -> String {
         return format!(
             "{} ({})",
             describe_expectations(shapes),
-            count_of(entry.runs)
+            model::count_of(entry.runs, "run")
         );
     }
     let shown = RESULT_FIGURES
@@ -60,13 +52,13 @@ fn describe_result(entry: &HistoryEntry) -> String {
     let Some((name, value)) = shown else {
         return match (&entry.headline, entry.runs) {
             (None, 0 | 1) => model::UNKNOWN.to_owned(),
-            (None, runs) => count_of(runs),
+            (None, runs) => model::count_of(runs, "run"),
             (Some(headline), runs) => {
                 let formatted = linerate_record::figure::format(&headline.figure, headline.value);
                 format!(
                     "{} {formatted} ({})",
                     strip_control_characters(&headline.figure),
-                    count_of(runs)
+                    model::count_of(runs, "run")
                 )
             }
         };
@@ -76,7 +68,7 @@ fn describe_result(entry: &HistoryEntry) -> String {
         text.push_str(&format!(", p99 {}", FigureUnit::Nanos.format(*p99)));
     }
     if entry.runs > 1 {
-        text.push_str(&format!(" ({})", count_of(entry.runs)));
+        text.push_str(&format!(" ({})", model::count_of(entry.runs, "run")));
     }
     text
 }

@@ -328,7 +328,7 @@ fn render_cpu(summary: &Summary, style: &TextStyle) -> String {
     let lines: Vec<_> = figures::cpu_costs(summary)
         .into_iter()
         .map(|(role, cost)| {
-            let prefix = format!("cpu {}  ", model::role_name(role));
+            let prefix = format!("cpu {}  ", role.as_str());
             let text = cost.map_or_else(|| UNKNOWN.to_owned(), figures::describe_cpu);
             let mut line = wrap_with_prefix(
                 &prefix,

@@ -203,9 +203,7 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
         names.join(", ")
     ));
     compare::warn_if_too_few(verification::pair_amount(args), output);
-    unrestored_settings::unrestored_note()
-        .iter()
-        .for_each(|note| output.warn(note));
+    unrestored_settings::warn(output);
     let applier = KnobApplier::new(knobs, &available, &command, &stop)?;
     let limit = args.under.map(|under| under.memory_bytes);
     let mut bench = TrialRunner::new(applier, command, figure, limit, &stop);
@@ -277,7 +275,7 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
     if state.trials.iter().all(|trial| trial.value.is_none()) {
         knob_applier::report_unrestored(&unrestored, output);
         return Err(failure.unwrap_or_else(|| match stop.is_set() {
-            true => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
+            true => CommandFailure::interrupted(),
             false => CommandFailure::failed(ErrorReport::new(
                 (state.trials.first())
                     .and_then(|trial| trial.rejected.clone())
