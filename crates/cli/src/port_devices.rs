@@ -8,8 +8,8 @@ mod device_settings;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linerate_host::netlink::find_link;
 use linerate_host::settings::flow_rule::RULE_ON;
-use linerate_host::snapshot::netlink::find_link;
 use linerate_host::stop_flag::StopFlag;
 use linerate_port::{DeviceRequest, PortUrl, TapChanges, has_carrier, interface_use};
 use linerate_record::event::ErrorReport;

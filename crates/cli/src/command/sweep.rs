@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
-use linerate_record::experiment::{KnobAxis as Axis, KnobValues};
+use linerate_record::experiment::{KnobAxis, KnobValues};
 use linerate_record::figure;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
@@ -562,7 +562,7 @@ fn result_set(
                 seed: request.seed,
                 repeats: request.repeats,
                 axes: (request.axes.iter())
-                    .map(|axis| Axis {
+                    .map(|axis| KnobAxis {
                         name: axis.name.clone(),
                         values: axis.values.clone(),
                     })

@@ -91,8 +91,8 @@ impl<'a> TimelineTracks<'a> {
             .collect();
         let keys: Vec<TrackKey> = tracks.into_values().collect();
         let place = |slice: &TimelineSlice| {
-            let wanted = track_order(&track_key(slice));
-            keys.iter().position(|key| track_order(key) == wanted)
+            let order = track_order(&track_key(slice));
+            keys.iter().position(|key| track_order(key) == order)
         };
         Self {
             slices: slices
