@@ -37,6 +37,7 @@ use super::{
     AUTO, ClientProtocolSpec, client_protocol, control_adapter, detect, reject_plan,
     report_command, ttcp_receiver,
 };
+
 /// Pause between attempts with `--retry`.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -53,6 +53,7 @@ use crate::server_stack::ServerStack;
 use crate::server_state::{
     AcceptedSocket, AnnouncedFlow, ServerState, SessionPermit, TestReservation,
 };
+
 /// Longest wait for a client to close the control connection.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 

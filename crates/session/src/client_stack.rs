@@ -28,6 +28,7 @@ use crate::client_agreement::resolve_plan;
 use crate::error::SessionError;
 use crate::record_assembly::peer_lost_warning;
 use crate::{kernel_pacing, stack_rejections};
+
 /// Network stack of the client's end.
 pub enum ClientStack {
     Kernel,

@@ -25,6 +25,7 @@ use crate::segmentation::SegmentSplit;
 use crate::stage_watch::{FrameMark, StageWatch};
 use crate::wire::{ETHERNET_BYTES, UDP, ip, read_u16, write_u16};
 use crate::{Nanos, prefault};
+
 /// Frames longer than this come from ports with a vnet header (64 KiB), and memory holds few of
 /// them.
 pub(crate) const LONG_FRAME_BYTES: usize = 16 << 10;

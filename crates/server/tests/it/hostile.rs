@@ -32,6 +32,7 @@ use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::SessionError;
 use linerate_session::remote_settings::{AppliedSettings, RemoteTuning};
+
 /// Upper bound of every wait, for a machine that is many times slower and busier than this one.
 const LONG: Duration = Duration::from_secs(90);
 

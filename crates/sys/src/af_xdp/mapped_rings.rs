@@ -13,6 +13,7 @@ use crate::af_xdp::ring_ends::{KernelIndex, KernelSlots, RingConsumer, RingProdu
 use crate::frames::frame::Frame;
 use crate::frames::frame_memory::FrameRegion;
 use crate::frames::ring_cursor::SharedIndex;
+
 /// Entry of the receive and transmit rings (`struct xdp_desc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
