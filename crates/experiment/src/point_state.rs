@@ -8,9 +8,6 @@ use linerate_record::record::Record;
 use linerate_stats::statistics::estimate;
 use serde::{Deserialize, Serialize};
 
-/// Reason of points that were not reached before the run was stopped.
-pub(crate) const INTERRUPTED: &str = "interrupted before it was measured";
-
 /// Result of one measurement of a point, complete enough to resume without measuring it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointMeasurement {

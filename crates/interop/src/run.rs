@@ -363,7 +363,7 @@ fn run_attempt(
             Err(cause) => {
                 let caveat = Caveat::new(CaveatId::RemoteReportFailed, cause.to_string());
                 test.local_results.caveats.push(caveat);
-                report_failure = Some(SessionError::ReportCommand(cause.report()));
+                report_failure = Some(SessionError::ReportCommand(cause.to_report()));
             }
         }
     }

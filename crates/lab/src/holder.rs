@@ -153,7 +153,7 @@ fn report_failure(result: Result<(), LabError>) -> Result<(), LabError> {
         Ok(()) => return Ok(()),
         Err(LabError::NameInUse { name }) => HolderReport::NameInUse(name),
         Err(error) => HolderReport::Failed {
-            problem: error.problem(),
+            problem: error.to_report(),
             missing_privilege: error.is_missing_privilege(),
         },
     };

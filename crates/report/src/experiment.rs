@@ -478,11 +478,7 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
         count(ShapeState::Misses),
         count(ShapeState::Untested),
     );
-    let is_interrupted = |point: &ExperimentPoint| {
-        let reason = point.skipped.as_deref();
-        reason.is_some_and(|reason| reason.starts_with("interrupted"))
-    };
-    if result.points.iter().any(is_interrupted) {
+    if result.points.iter().any(ExperimentPoint::is_not_reached) {
         return match holds + misses {
             0 => "Interrupted before any expectation was tested.".to_owned(),
             tested => format!(

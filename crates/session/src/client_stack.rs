@@ -105,7 +105,7 @@ impl ClientStack {
             if let Some(caveat) = caveats.find(|caveat| caveat.id == CaveatId::PeerVanished) {
                 let ErrorReport {
                     object, situation, ..
-                } = port.report();
+                } = port.to_report();
                 *caveat = peer_lost_warning(format!("{object}: {situation}"));
             }
         }

@@ -226,7 +226,7 @@ mod tests {
         BetterWhen, ComparisonSide, ComparisonSpec, RunPair, SIGNIFICANCE, compare_pairs,
     };
     use linerate_record::experiment::KnobValues;
-    use linerate_record::ids::CauseId;
+    use linerate_record::ids::{CauseId, TuneStage};
     use linerate_record::run_set::{SET_SCHEMA, SetResult};
     use linerate_record::tuning::{
         ConfigSnippet, FindingHint, RejectedSetting, RunCounts, TuningChange,
@@ -308,7 +308,7 @@ mod tests {
                 proof: 18,
                 ..RunCounts::default()
             },
-            stopped_in: (!proved).then(|| "proof".to_owned()),
+            stopped_in: (!proved).then(|| TuneStage::Proof.into()),
             best_trial: None,
             seed: 1,
             settings_kept: false,

@@ -459,7 +459,7 @@ fn a_server_of_another_version_is_rejected() {
         }
         others => panic!("{others}"),
     }
-    assert!(error.problem().next_step.contains("same version"));
+    assert!(error.to_report().next_step.contains("same version"));
     server.join().unwrap();
 }
 

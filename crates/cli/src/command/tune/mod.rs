@@ -12,6 +12,7 @@ use linerate_record::comparison::{BetterWhen, Comparison, ComparisonVerdict};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_record::figure;
+use linerate_record::ids::TuneStage;
 use linerate_record::record::Record;
 use linerate_record::tuning::{
     BestTrial, FindingHint, RejectedSetting, RunCounts, TuningChange, TuningTrial,
@@ -126,27 +127,6 @@ fn moved_note((old_key, new_key): &(SettingKey, SettingKey)) -> String {
             "{old_name} of {} is {new_name} of {} now: its settings are restored there",
             old_key.host, new_key.host
         ),
-    }
-}
-
-/// Stage of a search.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum TuneStage {
-    #[default]
-    Check,
-    Search,
-    MinimalSet,
-    Proof,
-}
-
-impl TuneStage {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Check => "check",
-            Self::Search => "search",
-            Self::MinimalSet => "minimal-set",
-            Self::Proof => "proof",
-        }
     }
 }
 
