@@ -178,7 +178,7 @@ fn drops_of_another_programs_socket_are_no_path_loss() {
     assert_eq!(kinds(&own_record), ["cause"]);
     // The server sends, and the other program in place of the client reports the received count.
     let mut peer_record = own_record.clone();
-    peer_record["plan"]["dialect"] = json!("iperf3");
+    peer_record["plan"]["peer_protocol"] = json!("iperf3");
     let hosts = peer_record["hosts"].as_array_mut().expect("hosts");
     hosts.retain(|host| host["role"] != "client");
     assert_eq!(kinds(&peer_record), ["unknown"]);

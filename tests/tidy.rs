@@ -1,4 +1,5 @@
-//! Budgets of language and structure: how plainly the tree speaks, and how its modules import each other.
+//! Budgets of language and structure: how plainly the tree speaks, and how its modules import each
+//! other.
 //!
 //! Each test measures the whole tree as text and names the places above the budget. A budget only
 //! ever goes down. `docs/GLOSSARY.md` has the terms.

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use linerate_explain::RULES;
 use linerate_record::finding::{Evidence, Finding, FindingKind};
+use linerate_record::json_pointer::is_earlier_key;
 use linerate_record::record::Record;
 use serde_json::Value;
 
@@ -90,6 +91,17 @@ fn listed_evidence_exists() {
             let is_attached = attached.contains(&(rule.id().to_string(), (*name).to_owned()));
             let is_name = sources.contains(&format!("\"{name}\""));
             assert!(is_attached || is_name, "{}: {name}", rule.id());
+        }
+    }
+}
+
+/// Evidence that is a key of the record has the present name of the key.
+#[test]
+fn evidence_has_no_earlier_name_of_a_key() {
+    for rule in RULES {
+        for (name, _) in rule.reference().evidence {
+            let earlier = name.split('.').find(|part| is_earlier_key(part));
+            assert_eq!(earlier, None, "{}: {name}", rule.id());
         }
     }
 }

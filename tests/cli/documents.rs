@@ -1,8 +1,9 @@
 //! Commands of README and guide, run as they stand there, and links of all documents.
 //!
-//! The `console` blocks of a section are one shell session in namespaces of its own: nothing leaves this
-//! machine. Times are shortened. Each line of output in the document must have the shape of the output
-//! that the command prints now: figures count as equal, and `...` stands for the rest of a line or for lines.
+//! The `console` blocks of a section are one shell session in namespaces of its own: nothing leaves
+//! this machine. Times are shortened. Each line of output in the document must have the shape of
+//! the output that the command prints now: figures count as equal, and `...` stands for the rest of
+//! a line or for lines.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -218,7 +219,8 @@ fn links_of_the_documents_lead_somewhere() {
             .unwrap()
             .map(|entry| entry.unwrap().path())
         {
-            // SUMMARY.md names the files of the site, where those of the root and of docs/ share a folder.
+            // SUMMARY.md names the files of the site, where those of the root and of docs/ share a
+            // folder.
             if file.extension().is_none_or(|end| end != "md") || file.ends_with("SUMMARY.md") {
                 continue;
             }

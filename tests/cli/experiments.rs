@@ -488,8 +488,8 @@ fn a_knob_with_a_command_is_set_and_restored() {
     }
 }
 
-/// Returns two points against a server of this host, without a network; `remote` starts the server, or
-/// is empty.
+/// Returns two points against a server of this host, without a network; `remote` starts the server,
+/// or is empty.
 fn local_experiment(remote: &str, measure: &str) -> String {
     by_size(remote, &format!("{measure} -u -n 20 -i 0"))
 }

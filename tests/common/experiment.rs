@@ -21,8 +21,8 @@ unit = "nanos"
 description = "median round trip"
 "#;
 
-/// Returns an experiment of round trips of two sizes without a network of its own. `remote` starts the
-/// responder, or is empty; `measure` is the command without the size.
+/// Returns an experiment of round trips of two sizes without a network of its own. `remote` starts
+/// the responder, or is empty; `measure` is the command without the size.
 pub fn by_size(remote: &str, measure: &str) -> String {
     let head = experiment_head("small", "Small");
     format!(

@@ -106,7 +106,7 @@ fn check_sum(summary: &Value, context: &str) {
 }
 
 #[track_caller]
-fn has_doubt(record: &Value, caveat: &str) -> bool {
+fn has_caveat(record: &Value, caveat: &str) -> bool {
     let validity = record["validity"].as_array().expect("a list");
     validity.iter().any(|entry| entry["doubt"] == caveat)
 }
@@ -199,7 +199,7 @@ fn iperf2_counts_the_same_in_both_layouts() {
             "{own_bytes}: {line}"
         );
         assert_eq!(own_bytes, number_at(&record, "/summary/bytes_received"));
-        assert!(has_doubt(&record, "counted-by-acknowledgement"));
+        assert!(has_caveat(&record, "counted-by-acknowledgement"));
 
         let server = pair.start_server("iperf -s -u -y C -P 1", "udp", 5001);
         let record = pair.record(&format!("throughput --peer {protocol} -u -b 20M -t 2"));
@@ -345,16 +345,19 @@ fn the_file_for_devices_compiles_and_serves() {
             }
             // Unread timestamps are ordinary bytes, and their position suggests what they may be.
             let record = pair.record("latency --peer echo -u -n 500");
-            assert!(has_doubt(&record, "device-timestamps-unread"), "{record:#}");
+            assert!(
+                has_caveat(&record, "device-timestamps-unread"),
+                "{record:#}"
+            );
             // Read with a wrong frequency they are impossible, and a warning reports it.
             let record = pair.record("latency --peer echo -u -n 500 --device-stamps 16,hz=1k");
             assert!(
-                has_doubt(&record, "device-timestamps-impossible"),
+                has_caveat(&record, "device-timestamps-impossible"),
                 "{record:#}"
             );
             let record = pair.record("latency --peer echo -u -n 500 -l 99 --device-stamps 70");
             assert!(
-                has_doubt(&record, "device-timestamps-missing"),
+                has_caveat(&record, "device-timestamps-missing"),
                 "{record:#}"
             );
             drop(server);
@@ -362,7 +365,7 @@ fn the_file_for_devices_compiles_and_serves() {
         }
         let record = pair.record("throughput --peer discard -n 5M");
         assert_eq!(record["summary"]["bytes_received"], 5 << 20);
-        assert!(has_doubt(&record, "counted-by-acknowledgement"));
+        assert!(has_caveat(&record, "counted-by-acknowledgement"));
 
         // The count is on the device's console a second after the last datagram. A device that is
         // descheduled in between loses some, or reports in two parts: such a run is repeated.
@@ -396,7 +399,7 @@ fn the_file_for_devices_compiles_and_serves() {
             let output = finish(client.arg(report_command)).expect(1);
             let record = output.json();
             assert!(
-                has_doubt(&record, "remote-report-failed"),
+                has_caveat(&record, "remote-report-failed"),
                 "{report_command}"
             );
             assert!(

@@ -180,8 +180,8 @@ fn a_missing_peer_is_reported() {
         text.contains("no peer connected to the other end of"),
         "{text}"
     );
-    for doubt_id in ["tool-limit", "nothing-arrived", "lateness"] {
-        assert!(!text.contains(doubt_id), "{doubt_id}: {text}");
+    for caveat_id in ["tool-limit", "nothing-arrived", "lateness"] {
+        assert!(!text.contains(caveat_id), "{caveat_id}: {text}");
     }
     let text = join_lines(&run("capacity --sizes 64 --trial 100ms").expect(2).stderr);
     assert!(

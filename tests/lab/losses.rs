@@ -200,9 +200,9 @@ fn a_link_that_goes_down_is_named() {
     });
     assert_record(&record);
     let caveats = record["validity"].as_array().expect("a list");
-    let has_doubt = |id: &str| caveats.iter().any(|caveat| caveat["doubt"] == id);
+    let has_caveat = |id: &str| caveats.iter().any(|caveat| caveat["doubt"] == id);
     assert!(
-        has_doubt("carrier-lost") && !has_doubt("loss-not-explained"),
+        has_caveat("carrier-lost") && !has_caveat("loss-not-explained"),
         "{caveats:#?}"
     );
     // On a busy machine another cause may cost most: the link must only be among them.

@@ -66,7 +66,7 @@ impl StackLab {
     fn record_with_stages(&self, args: &str) -> Value {
         retry(5, || {
             let record = self.record(args);
-            let caveats = record["validity"].as_array().expect("doubts");
+            let caveats = record["validity"].as_array().expect("caveats");
             match caveats.iter().any(|caveat| caveat["doubt"] == "no-stages") {
                 true => Err(format!("{caveats:#?}")),
                 false => Ok(record),

@@ -123,7 +123,8 @@ fn line(result: &ComparisonResult) -> String {
     serde_json::to_string(result).expect("it is JSON") + "\n"
 }
 
-/// Returns the probability of `wrong` or more wrong verdicts of `of`, each with probability 5 %.
+/// Returns the probability of `wrong` or more wrong verdicts of `of`, each with probability
+/// 5 %.
 fn by_chance(wrong: u32, of: u32) -> f64 {
     let mut exactly = 0.95_f64.powi(of.cast_signed());
     let mut fewer = 0.0;

@@ -1,4 +1,5 @@
-//! Faults and comparisons in labs: `make bank` and `make bench-compare` run all of them, for minutes.
+//! Faults and comparisons in labs: `make bank` and `make bench-compare` run all of them, for
+//! minutes.
 
 #[path = "../common/mod.rs"]
 mod common;

@@ -102,8 +102,8 @@ pub const HOLD_LATENCY: BenchRow = BenchRow {
     ..UDP_BLOCKING
 };
 
-/// Gain of [`HOLD_LATENCY`] in a bare loop: the maximum on this machine; if other programs keep its cores
-/// busy, there is none.
+/// Gain of [`HOLD_LATENCY`] in a bare loop: the maximum on this machine; if other programs keep its
+/// cores busy, there is none.
 pub const HOLD_LATENCY_BARE: BenchRow = BenchRow {
     name: "latency/hold_latency/bare",
     against: "bare blocking sendto/recvfrom loop as found, p50",
@@ -118,13 +118,13 @@ pub const HOLD_LATENCY_BARE: BenchRow = BenchRow {
 
 /// Added time per round trip for requesting all packet timestamps.
 pub const STAMPS: BenchRow = BenchRow {
-    name: "latency/stages/asking",
+    name: "latency/stages/timestamp_overhead",
     against: "1.6 us on top of the round trip",
     mark: RatioMark::AtMost(1.0),
     check_requirements: |_| Ok(()),
     measure: |env| {
         let record = measure_stages(env)?;
-        Ok(linerate::read_figure(&record, "/stage_pass/asking_ns")? / 1e3)
+        Ok(linerate::read_figure(&record, "/stage_pass/timestamp_overhead_ns")? / 1e3)
     },
     peers: &[BenchPeer::single(|_| Ok(1.6))],
     ..UDP_BLOCKING

@@ -179,8 +179,8 @@ pub struct MemoryGrowth {
 }
 
 impl MemoryGrowth {
-    /// Limit for `late_kib`: the series counts twice, since a growing vector leaves its old allocation
-    /// behind.
+    /// Limit for `late_kib`: the series counts twice, since a growing vector leaves its old
+    /// allocation behind.
     fn limit_kib(self) -> f64 {
         self.early_kib + 2.0 * self.series_kib
     }

@@ -152,7 +152,8 @@ pub const ECHO_BLOCKING_LIMIT: BenchRow = BenchRow {
     ..ECHO_BLOCKING
 };
 
-/// [`ECHO_BLOCKING`] without idle states, so that only the blocking remains of the server's wakeup cost.
+/// [`ECHO_BLOCKING`] without idle states, so that only the blocking remains of the server's wakeup
+/// cost.
 pub const ECHO_BLOCKING_HELD: BenchRow = BenchRow {
     name: "forward/xdp/echo/blocking_held",
     against: "kernel echo that blocks, no core halts, p50; the client spins for both",

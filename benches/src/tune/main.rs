@@ -258,7 +258,7 @@ fn measure_lab(
         rows.push(json!({
             "name": format!("tune/{}", lab_case.name), "try": seed, "goal": lab_case.goal, "best": value(best),
             "best_setting": best["setting"], "found_setting": setting, "of_best": ratio, "of_best_interval": [low, high],
-            "runs": runs, "exhaustive_runs": exhaustive, "share": share, "spent": tuning["spent"], "holds": verdict,
+            "runs": runs, "exhaustive_runs": exhaustive, "share": share, "run_counts": tuning["run_counts"], "holds": verdict,
         }));
     }
     Ok(rows)

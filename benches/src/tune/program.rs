@@ -41,8 +41,8 @@ const CHILD_POLL_INTERVAL: Duration = Duration::from_millis(20);
 impl LinerateProgram {
     /// Finds `linerate` in the directory of this program, where cargo puts both.
     ///
-    /// With `keep_results` results are kept for the next run; with `time_limit` the bench ends after that
-    /// time.
+    /// With `keep_results` results are kept for the next run; with `time_limit` the bench ends
+    /// after that time.
     pub fn find(keep_results: bool, time_limit: Option<Duration>) -> Result<Self, TuneBenchError> {
         let own_path =
             std::env::current_exe().map_err(|error| TuneBenchError(error.to_string()))?;

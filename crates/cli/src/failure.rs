@@ -27,6 +27,11 @@ impl CommandFailure {
         }
     }
 
+    /// Creates the failure of a command that Ctrl-C stopped before it had a result.
+    pub fn interrupted() -> Self {
+        SessionError::Interrupted.into()
+    }
+
     /// Creates a failure for an operation that did not work.
     pub fn failed(problem: ErrorReport) -> Self {
         Self {
@@ -45,7 +50,7 @@ impl From<TransportError> for CommandFailure {
 impl From<SessionError> for CommandFailure {
     fn from(error: SessionError) -> Self {
         Self {
-            problem: error.problem(),
+            problem: error.to_report(),
             code: error.exit_code(),
         }
     }
@@ -54,7 +59,7 @@ impl From<SessionError> for CommandFailure {
 impl From<FrameRunError> for CommandFailure {
     fn from(error: FrameRunError) -> Self {
         Self {
-            problem: error.report(),
+            problem: error.to_report(),
             code: error.exit_code(),
         }
     }
@@ -63,7 +68,7 @@ impl From<FrameRunError> for CommandFailure {
 impl From<&PortError> for CommandFailure {
     fn from(error: &PortError) -> Self {
         Self {
-            problem: error.report(),
+            problem: error.to_report(),
             code: error.exit_code(),
         }
     }
@@ -79,7 +84,7 @@ impl From<LabError> for CommandFailure {
             error.command_exit_code().unwrap_or(exit::FAILED)
         };
         Self {
-            problem: error.problem(),
+            problem: error.to_report(),
             code,
         }
     }
@@ -97,7 +102,7 @@ impl From<ReportError> for CommandFailure {
             // The reader of the result has closed, so an error message has no reader either.
             linerate_sys::signal::exit_by_sigpipe();
         }
-        Self::failed(error.problem())
+        Self::failed(error.to_report())
     }
 }
 

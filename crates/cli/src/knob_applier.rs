@@ -19,6 +19,7 @@ use crate::knobs::{AvailableKnobs, is_default};
 use crate::output::CommandOutput;
 use crate::tunable_hosts::TunableHosts;
 use crate::{child_process, shell_words, tunable_hosts};
+
 /// Knobs with the means to set them.
 pub struct KnobApplier<'a> {
     /// Knobs; a point holds the index of a value for each.

@@ -4,7 +4,7 @@ use std::fs;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 
-use linerate_host::snapshot::netlink::find_route_interface;
+use linerate_host::netlink::find_route_interface;
 use linerate_port::with_lower_devices;
 use linerate_record::event::ErrorReport;
 use linerate_record::plan::DEFAULT_PORT;
@@ -320,7 +320,7 @@ fn knob_context(
 /// Checks interfaces to be changed outside a lab: each must exist, and must not carry the control
 /// connection, because a setting that cuts it off could not be restored.
 fn check_interfaces(args: &KnobArgs, command_line: &[String]) -> Result<(), CommandFailure> {
-    let known = linerate_host::snapshot::netlink::list_links().unwrap_or_default();
+    let known = linerate_host::netlink::list_links().unwrap_or_default();
     for name in &args.try_interface {
         if !known.iter().any(|link| link.name == *name) {
             let names: Vec<_> = known.iter().map(|link| link.name.as_str()).collect();

@@ -39,6 +39,7 @@ use crate::output::CommandOutput;
 use crate::printer::run_with_printer;
 use crate::screen_output::ScreenOutput;
 use crate::ui_update::UiUpdate;
+
 /// Time between two polls of the keys: below a tenth of a second, keys feel immediate.
 const KEY_POLL_INTERVAL: Duration = Duration::from_millis(80);
 

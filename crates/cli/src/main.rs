@@ -1,8 +1,6 @@
 //! `linerate`: measures a network stack, finds what limits it, and tunes it.
 #![forbid(unsafe_code)]
 
-mod remote_tuning;
-
 mod args;
 mod child_process;
 mod command;

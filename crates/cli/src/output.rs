@@ -26,6 +26,7 @@ use crate::standard_streams::{
 };
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{command_line, disk_space};
+
 /// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputFormat {

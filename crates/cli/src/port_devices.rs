@@ -8,13 +8,12 @@ mod device_settings;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linerate_host::netlink::find_link;
 use linerate_host::settings::flow_rule::RULE_ON;
-use linerate_host::snapshot::netlink::find_link;
 use linerate_host::stop_flag::StopFlag;
 use linerate_port::{DeviceRequest, PortUrl, TapChanges, has_carrier, interface_use};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
-use linerate_session::error::SessionError;
 use linerate_tune::TuneError;
 use linerate_tune::guard::{RollbackGuard, SettingKey, SettingKind};
 use linerate_tune::journal::state_dir;
@@ -26,7 +25,7 @@ use crate::output::CommandOutput;
 use crate::standard_streams::print_stderr;
 use crate::tunable_hosts;
 use crate::tunable_hosts::TunableHosts;
-use crate::unrestored_settings::unrestored_note;
+use crate::unrestored_settings;
 
 /// Time to retry a restore. The kernel keeps a queue busy for some time after its last AF_XDP
 /// socket closed, and does not remove busy queues.
@@ -49,7 +48,7 @@ impl PortDevices {
         stop: &StopFlag,
         output: &CommandOutput,
     ) -> Result<Self, CommandFailure> {
-        unrestored_note().iter().for_each(|note| output.warn(note));
+        unrestored_settings::warn(output);
         let mut nics = Self(Vec::new());
         for (port, url) in (0..).zip(urls) {
             match PortDevice::for_port(url, stop, output) {
@@ -253,7 +252,7 @@ impl PortDevice {
         // Without a carrier, the first frames would be lost.
         let links = (is_changed && had_carrier).then(|| name.clone());
         match carrier::wait_for_carrier(links.as_slice(), &self.stop, |text| output.warn(text)) {
-            CarrierWait::Stopped => Err(SessionError::Interrupted.into()),
+            CarrierWait::Stopped => Err(CommandFailure::interrupted()),
             CarrierWait::Ready | CarrierWait::TimedOut => Ok(()),
         }
     }

@@ -12,6 +12,7 @@ use linerate_tune::knob::{DEFAULT_VALUE, REMOTE_SYSCTLS};
 
 use crate::tunable_hosts;
 use crate::tunable_hosts::TunableHosts;
+
 /// Returns the settings backend of a server with `--grant tune`.
 pub fn remote_tuning() -> RemoteTuning {
     let busy = Arc::new(AtomicBool::new(false));

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use linerate_report::style::{ColorChoice, OutputProperties as Terminal, TextStyle};
+use linerate_report::style::{ColorChoice, OutputProperties, TextStyle};
 
 /// Set when a write to standard output fails. Global, because a process has one standard output.
 static STDOUT_FAILED: AtomicBool = AtomicBool::new(false);
@@ -89,7 +89,7 @@ pub fn stream_style(choice: ColorChoice, is_terminal: bool) -> TextStyle {
         .filter(|&columns| columns > 0);
     TextStyle::choose(
         choice,
-        &Terminal {
+        &OutputProperties {
             is_terminal,
             columns,
             no_color: no_color.as_deref(),

@@ -13,6 +13,7 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use linerate_host::netlink::find_link;
 use linerate_host::network_namespaces::list_namespaces;
 use linerate_host::output_reader::OutputReader;
 use linerate_host::settings::addresses::{read_addresses, set_addresses};
@@ -22,7 +23,6 @@ use linerate_host::settings::rss::{read_rss, set_rss};
 use linerate_host::settings::{
     interface, read_channels, read_coalescing, read_rings, set_channels, set_coalescing, set_rings,
 };
-use linerate_host::snapshot::netlink::find_link;
 use linerate_lab::{segment_sizes, set_segment_sizes};
 use linerate_sys::namespace;
 use linerate_sys::namespace::NamespaceKind;

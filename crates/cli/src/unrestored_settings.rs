@@ -7,12 +7,19 @@ use linerate_tune::journal::state_dir;
 
 use crate::child_process::PART_VARIABLE;
 use crate::failure::CommandFailure;
+use crate::output::CommandOutput;
 use crate::tunable_hosts;
 use crate::tunable_hosts::TunableHosts;
 
-/// Returns a note if settings of a killed command are still changed; `None` for a run that is part
-/// of a command, which has reported it.
-pub fn unrestored_note() -> Option<String> {
+/// Warns if settings of a killed command are still changed. A run that is part of a command does
+/// not: the command has reported it.
+pub fn warn(output: &CommandOutput) {
+    if let Some(note) = unrestored_note() {
+        output.warn(&note);
+    }
+}
+
+fn unrestored_note() -> Option<String> {
     let is_part = |variable| std::env::var_os(variable).is_some();
     if is_part(PART_VARIABLE) || is_part(PARENT_VARIABLE) {
         return None;

@@ -135,7 +135,7 @@ impl ExperimentError {
                 format!("`{requested}`"),
                 format!("use {available}"),
             ),
-            Self::Lab(error) => error.problem(),
+            Self::Lab(error) => error.to_report(),
             Self::RemoteProgram { command, reason } => ErrorReport::new(
                 format!("did not start ({reason})"),
                 format!("`{command}`"),

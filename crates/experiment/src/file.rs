@@ -163,7 +163,7 @@ pub struct ExperimentLab {
 pub struct ExperimentCommand {
     /// Host of the lab.
     pub host: String,
-    /// Arguments of `linerate`, with `{name_values}` to replace.
+    /// Arguments of `linerate`, with `{name}` to replace.
     #[serde(default)]
     #[serde(rename = "run")]
     pub linerate_args: Option<String>,

@@ -62,7 +62,7 @@ pub(crate) fn describe_setting(experiment: &Experiment, setting: &KnobValues) ->
 /// Placeholder of the results directory until a command is split: the path may contain spaces.
 const DIR_PLACEHOLDER: char = '\u{1}';
 
-/// Values of `{name_values}` at a point.
+/// Values of `{name}` at a point.
 pub(crate) struct NameValues {
     values: BTreeMap<String, String>,
     /// Remote host, if the experiment does not run in a lab.

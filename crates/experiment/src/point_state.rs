@@ -8,9 +8,6 @@ use linerate_record::record::Record;
 use linerate_stats::statistics::estimate;
 use serde::{Deserialize, Serialize};
 
-/// Reason of points that were not reached before the run was stopped.
-pub(crate) const INTERRUPTED: &str = "interrupted before it was measured";
-
 /// Result of one measurement of a point, complete enough to resume without measuring it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PointMeasurement {
@@ -127,4 +124,26 @@ pub(crate) struct SkipGroup {
     pub(crate) points: Vec<usize>,
     /// True if no other points remain.
     pub(crate) covers_all: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Line of a journal of commit b37400c, before the renaming of keys.
+    #[test]
+    fn measurements_with_earlier_keys_load() {
+        let text = r#"{"round":1,"setting":{"size":"64"},"commands":["measure"],"around":["up"],"values":{"p50":2.0},"runs":[]}"#;
+        let measurement: PointMeasurement = serde_json::from_str(text).unwrap();
+        let expected = PointMeasurement {
+            round: 1,
+            setting: [("size".to_owned(), "64".to_owned())].into(),
+            commands: vec!["measure".to_owned()],
+            setup_commands: vec!["up".to_owned()],
+            values: [("p50".to_owned(), 2.0)].into(),
+            runs: Vec::new(),
+            distance: None,
+        };
+        assert_eq!(measurement, expected);
+    }
 }

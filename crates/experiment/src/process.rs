@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use linerate_host::output_reader::OutputReader;
 use linerate_lab::LabHost;
 use linerate_record::event::{Event, read_line};
-use linerate_sys::process::{ChildExit as End, poll_exit as end_of, terminate_with_thread};
+use linerate_sys::process::{ChildExit, poll_exit, terminate_with_thread};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::ExperimentError;
@@ -121,7 +121,7 @@ pub(crate) fn run_to_end(
         let stderr = OutputReader::read_diagnostics(child.stderr.take().expect("it is piped"));
         let deadline = Instant::now() + time_limit;
         let mut term_sent: Option<Instant> = None;
-        while end_of(&child).is_none() {
+        while poll_exit(&child).is_none() {
             match term_sent {
                 None if stop.load(Relaxed) || Instant::now() > deadline => {
                     term_sent = Some(Instant::now());
@@ -302,11 +302,11 @@ fn start_with_delay(
                 Err(RecvTimeoutError::Timeout) if is_ready_now => continue,
                 Err(RecvTimeoutError::Timeout) => {}
             }
-            let is_over = match end_of(&child) {
+            let is_over = match poll_exit(&child) {
                 None => false,
                 // Exit code 0: the work is done, or child processes continue it. If one of them is
                 // to report that it is ready, it holds the pipe open.
-                Some(End::Code(0)) => !reports_nothing && lines.wait_closed(Duration::ZERO),
+                Some(ChildExit::Code(0)) => !reports_nothing && lines.wait_closed(Duration::ZERO),
                 Some(_) => {
                     // Its last output may still be in the pipe.
                     let _ = lines.wait_closed(SHORT_END_TIMEOUT);
@@ -324,7 +324,8 @@ fn start_with_delay(
         signal_group(&child, Signal::TERM);
         let deadline = Instant::now() + end_timeout;
         // Its children may need longer than itself: a server started by a shell restores settings.
-        while (end_of(&child).is_none() || group_has_others(&child)) && Instant::now() < deadline {
+        while (poll_exit(&child).is_none() || group_has_others(&child)) && Instant::now() < deadline
+        {
             thread::sleep(PROCESS_POLL_INTERVAL / 10);
         }
         // Remaining children are killed too: they would hold the pipes read below.

@@ -7,7 +7,7 @@ use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use crate::file::Experiment;
 use crate::location::RunLocation;
 use crate::point::has_values;
-use crate::point_state::{INTERRUPTED, PointState};
+use crate::point_state::PointState;
 use crate::run_options::RunOptions;
 use crate::verdict::{add_verdicts, used_knobs};
 
@@ -110,7 +110,7 @@ fn merge_earlier(
     let replaces =
         |old: &ExperimentPoint, new: &ExperimentPoint| match (old.runs.len(), new.runs.len()) {
             // The new reason is more current, unless the point was not reached.
-            (0, 0) => new.skipped.as_deref() != Some(INTERRUPTED),
+            (0, 0) => !new.is_not_reached(),
             (_, 0) => false,
             (old_runs, new_runs) => !interrupted || new_runs >= old_runs,
         };
@@ -181,7 +181,7 @@ mod tests {
         for (new_reason, expected) in [
             ("it has no address", "it has no address"),
             // The point was not reached.
-            (INTERRUPTED, "it refuses"),
+            (ExperimentPoint::NOT_REACHED, "it refuses"),
         ] {
             let mut points = vec![skipped(new_reason)];
             let kept_points = merge_earlier(&earlier, &mut points, &mut Vec::new(), true);

@@ -55,8 +55,8 @@ impl FailureHistory {
         }
     }
 
-    /// Returns the action after `tries` tries of a point in this round; `skipped_before`: the previous
-    /// round skipped it.
+    /// Returns the action after `tries` tries of a point in this round; `skipped_before`: the
+    /// previous round skipped it.
     pub(crate) fn next_action(
         &mut self,
         failure: &PointFailure,

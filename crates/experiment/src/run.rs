@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use linerate_record::event::Retryable;
 use linerate_record::exit;
-use linerate_record::experiment::KnobValues;
+use linerate_record::experiment::{ExperimentPoint, KnobValues};
 use linerate_record::run_set::RunSet;
 
 use crate::ExperimentError;
 use crate::file::{Experiment, ExperimentKnob};
 use crate::point::{describe_setting, selected_settings};
-use crate::point_state::{INTERRUPTED, PointMeasurement, PointState, SkipReason};
+use crate::point_state::{PointMeasurement, PointState, SkipReason};
 use crate::results::build_set;
 use crate::retry::{FailureHistory, NextAction, RETRY_PAUSE};
 use crate::run_options::RunOptions;
@@ -229,7 +229,7 @@ pub fn run(
         for point in states.iter_mut().filter(|point| point.runs.is_empty()) {
             point
                 .skip_reason
-                .get_or_insert_with(|| INTERRUPTED.to_owned());
+                .get_or_insert_with(|| ExperimentPoint::NOT_REACHED.to_owned());
         }
     }
     if states.iter().all(|point| point.runs.is_empty()) && !interrupted {
@@ -388,7 +388,8 @@ fn wait_until(deadline: Instant, runner: &PointRunner<'_>) {
 
 /// Sets the knobs that have a command.
 ///
-/// `knob_values` has their current values; a knob is absent if it was never set or its command failed.
+/// `knob_values` has their current values; a knob is absent if it was never set or its command
+/// failed.
 fn set_knobs(
     experiment: &Experiment,
     setting: &KnobValues,

@@ -389,7 +389,7 @@ impl<'a> PointRunner<'a> {
         self.options.results_dir.display().to_string()
     }
 
-    /// Values of `{name_values}` at a point.
+    /// Values of `{name}` at a point.
     fn name_values(&self, setting: &KnobValues, lab: Option<&Lab>, id: &str) -> NameValues {
         let hosts: Vec<(String, String)> = match (&self.options.location, lab) {
             (RunLocation::Host(remote), _) => vec![

@@ -42,13 +42,14 @@ impl Experiment {
     /// # Errors
     /// [`ExperimentError::Syntax`], [`ExperimentError::InvalidContent`].
     pub fn from_toml(text: &str) -> Result<Self, ExperimentError> {
-        let experiment: Self = toml::from_str(text).map_err(|error| {
+        let mut experiment: Self = toml::from_str(text).map_err(|error| {
             let text_before = error.span().and_then(|span| text.get(..span.start));
             ExperimentError::Syntax {
                 line: text_before.unwrap_or_default().matches('\n').count() + 1,
                 error: Box::new(error),
             }
         })?;
+        experiment.replace_earlier_keys();
         match experiment.validate() {
             Err(ExperimentError::InvalidContent {
                 section,
@@ -62,6 +63,16 @@ impl Experiment {
                 next_step,
             }),
             result => result.map(|()| experiment),
+        }
+    }
+
+    /// Writes present keys of the record in place of earlier ones. Wrong pointers stay as they are.
+    fn replace_earlier_keys(&mut self) {
+        let figures = self.figures.iter_mut();
+        for pointer in figures.flat_map(|figure| &mut figure.pointers) {
+            if let Ok(present) = json_pointer::resolve_number(pointer) {
+                *pointer = present;
+            }
         }
     }
 
@@ -119,7 +130,7 @@ impl Experiment {
             );
         }
         for from in &figure.pointers {
-            if let Err((reason, next)) = json_pointer::check_number(from) {
+            if let Err((reason, next)) = json_pointer::resolve_number(from) {
                 return invalid(section, format!("`{from}` {reason}"), next);
             }
         }
@@ -555,6 +566,13 @@ rule = "p50[size=1K] > p50[size=64]"
 "#;
         assert!(VALID_FILE.contains(from), "{from}");
         Experiment::from_toml(&VALID_FILE.replacen(from, to, 1))
+    }
+
+    #[test]
+    fn pointers_with_earlier_keys_are_read_with_the_present_ones() {
+        let experiment = parse_with("/summary/rtt_ns/p50", "/stage_pass/asking_ns").unwrap();
+        let pointers = &experiment.figures[0].pointers;
+        assert_eq!(pointers[..], ["/stage_pass/timestamp_overhead_ns"]);
     }
 
     #[test]

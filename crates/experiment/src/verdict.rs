@@ -12,7 +12,6 @@ use linerate_stats::statistics::{median, theil_sen_slope};
 
 use crate::caveats::CaveatCollector;
 use crate::file::{Experiment, ShapeAssertion};
-use crate::point_state::INTERRUPTED;
 use crate::rule::{Aggregate, AssertionRule, RuleSum, RuleTerm};
 
 /// Maximum number of combinations listed in a verdict.
@@ -255,7 +254,7 @@ fn untested_reason(
         (!points.iter().any(measured)).then(reason).flatten()
     });
     let message = match (skip_reason, processors) {
-        (Some(reason), _) if reason == INTERRUPTED => "its points were not measured",
+        (Some(ExperimentPoint::NOT_REACHED), _) => "its points were not measured",
         (Some(reason), _) => return format!("its points were not measured: {reason}"),
         (None, None) => "its points were not measured",
         (None, Some(CoreDistance::Near)) => {
@@ -800,7 +799,11 @@ mod tests {
         for (reason, processors, expected_text) in [
             (Some(root), None, "its points were not measured: AF_XDP"),
             (Some(root), Some(CoreDistance::Near), "not measured: AF_XDP"),
-            (Some(INTERRUPTED), None, "its points were not measured"),
+            (
+                Some(ExperimentPoint::NOT_REACHED),
+                None,
+                "its points were not measured",
+            ),
             (
                 None,
                 Some(CoreDistance::Near),

@@ -44,7 +44,7 @@ echo "$2" >> calls
 if [ "$2" = there ] || [ "$(grep -c late calls)" -gt 5 ]; then
     cat record
 else
-    echo '{"error": {"situation": "refuses", "object": "late", "next_step": "start it", "again": "may-pass"}}'
+    echo '{"error": {"situation": "refuses", "object": "late", "next_step": "start it", "retryable": "transient"}}'
     exit 5
 fi
 "#;

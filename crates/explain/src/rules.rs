@@ -53,7 +53,7 @@ use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::FlowEnd;
 
 use crate::finding_builder::FindingBuilder;
-use crate::run_view::{DirectionView, RunView, TcpSummary, role_name};
+use crate::run_view::{DirectionView, RunView, TcpSummary};
 
 /// Rules, in the order of docs/CAUSES.md.
 pub const RULES: &[&dyn crate::Rule] = &[
@@ -322,12 +322,12 @@ pub(crate) fn met_requested_rate(run: &RunView<'_>) -> bool {
 
 /// Returns the evidence source `client /proc/PID/task/TID/schedstat`.
 pub(crate) fn schedstat_source(role: Role) -> String {
-    format!("{} /proc/PID/task/TID/schedstat", role_name(role))
+    format!("{} /proc/PID/task/TID/schedstat", role.as_str())
 }
 
 /// Returns the evidence source `client TCP_INFO`.
 pub(crate) fn tcp_info_source(role: Role) -> String {
-    format!("{} TCP_INFO", role_name(role))
+    format!("{} TCP_INFO", role.as_str())
 }
 
 /// Returns the opposite end.

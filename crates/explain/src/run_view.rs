@@ -247,7 +247,7 @@ impl<'a> RunView<'a> {
     pub fn sched_source(&self, role: Role) -> String {
         match self.requested_sched(role) == self.sched(role) {
             true => "plan".to_owned(),
-            false => format!("{} sched_getscheduler", role_name(role)),
+            false => format!("{} sched_getscheduler", role.as_str()),
         }
     }
 
@@ -323,15 +323,6 @@ fn wait(plan: &Plan, role: Role) -> Option<WaitMode> {
 
 pub(crate) fn cpu(record: &Record, role: Role) -> Option<&CpuCost> {
     record.summary.cpu.iter().find(|cost| cost.role == role)
-}
-
-/// Returns the name of an end for sentences.
-#[must_use]
-pub fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Client => "client",
-        Role::Server => "server",
-    }
 }
 
 /// Returns the sending and the receiving role of a direction.

@@ -401,7 +401,7 @@ fn queue_keeps_its_rate_limit() {
     };
     let error = forwarder.start(&unknown, Duration::ZERO).unwrap_err();
     assert!(
-        error.report().to_string().contains("has 1 queue"),
+        error.to_report().to_string().contains("has 1 queue"),
         "{error}"
     );
 }
@@ -534,7 +534,7 @@ fn residence_times_are_measured() {
         };
         let error = timed.start(&options, Duration::ZERO).unwrap_err();
         assert!(
-            error.report().to_string().contains("straight through"),
+            error.to_report().to_string().contains("straight through"),
             "{mode}"
         );
     }
@@ -653,7 +653,7 @@ fn ports_come_and_go_and_keep_their_numbers() {
     forwarder.detach(0).unwrap();
     forwarder.detach(1).unwrap();
     let error = forwarder.detach(2).unwrap_err();
-    assert!(error.report().to_string().contains("last one"));
+    assert!(error.to_report().to_string().contains("last one"));
     // A port that cannot be opened changes nothing.
     assert!(forwarder.attach(&url("packet:none-such")).is_err());
     assert_eq!(forwarder.numbers(), [2]);
@@ -757,7 +757,7 @@ fn a_port_that_does_not_come_back_is_named_and_can_be_started() {
     let mut forwarder = forwarder(&["ring:0", &capture, "ring:1"]);
     std::fs::remove_file(&file).unwrap();
     let error = forwarder.attach(&url("ring:2,mtu=9000")).unwrap_err();
-    let problem = error.report();
+    let problem = error.to_report();
     assert_eq!(problem.object, "port 1");
     assert!(problem.situation.contains("stopped"), "{problem:?}");
     assert!(problem.next_step.contains("`port start 1`"), "{problem:?}");
@@ -772,7 +772,7 @@ fn a_port_that_does_not_come_back_is_named_and_can_be_started() {
     // It is retried and reports its error again; the other ports are started.
     forwarder.stop_port(Some(2)).unwrap();
     let error = forwarder.start_port(None).unwrap_err();
-    assert!(error.report().situation.contains("stopped"), "{error}");
+    assert!(error.to_report().situation.contains("stopped"), "{error}");
     assert_eq!(open(&forwarder), [true, false, true]);
     std::fs::write(&file, &header).unwrap();
     forwarder.start_port(Some(1)).unwrap();
@@ -784,7 +784,7 @@ fn a_port_that_does_not_come_back_is_named_and_can_be_started() {
 fn closed_ports_are_configured() {
     let mut forwarder = forwarder(&["ring:0", "ring:1"]);
     let error = forwarder.configure(None, "queues", "2").unwrap_err();
-    assert!(error.report().to_string().contains("open"), "{error}");
+    assert!(error.to_report().to_string().contains("open"), "{error}");
     forwarder.stop_port(None).unwrap();
     assert_eq!(forwarder.configure(None, "queues", "4").unwrap(), 2);
     assert_eq!(forwarder.configure(Some(1), "mtu", "9000").unwrap(), 1);

@@ -307,7 +307,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
         ));
     }
     if let Some(port_error) = &run.port_error {
-        let problem = port_error.report();
+        let problem = port_error.to_report();
         caveats.push(Caveat::new(
             CaveatId::PortStopped,
             format!("{problem}; {}", problem.next_step),

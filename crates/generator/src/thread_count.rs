@@ -69,7 +69,7 @@ mod tests {
     fn a_processor_for_each_thread_that_there_is() {
         let thread_count_of = |threads, cpus: &[u32], receives| {
             thread_count(threads, cpus, receives, &[0, 1, 2]).map_err(|error| {
-                let problem = error.report();
+                let problem = error.to_report();
                 format!(
                     "{}: {}: {}",
                     problem.object, problem.situation, problem.next_step

@@ -243,12 +243,12 @@ fn unsendable_frames_are_rejected() {
         let mut ports =
             GeneratorPorts::open(&"ring:0".parse().unwrap(), &ReceiveSide::SendPort).unwrap();
         let error = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
-        let problem = error.report();
+        let problem = error.to_report();
         assert!(problem.situation.contains(expected), "{problem:?}");
         assert!(!problem.next_step.is_empty());
     }
     let error = Capture::read(Path::new("/nowhere.pcap"), false).unwrap_err();
-    let problem = error.report();
+    let problem = error.to_report();
     assert!(
         problem.situation.contains("cannot be opened"),
         "{problem:?}"
@@ -284,7 +284,7 @@ fn a_capture_is_not_written_while_it_is_sent() {
     let rejected = GeneratorPorts::open(&url, &ReceiveSide::Nowhere)
         .map(|_| ())
         .unwrap_err();
-    let problem = rejected.report();
+    let problem = rejected.to_report();
     assert!(
         problem.situation.contains("read and written"),
         "{problem:?}"
@@ -393,7 +393,7 @@ fn a_capture_of_truncated_frames_is_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("cut.pcap");
     truncated_capture(&file, &[(60, 60), (96, 1514), (60, 61)]);
-    let problem = Capture::read(&file, false).unwrap_err().report();
+    let problem = Capture::read(&file, false).unwrap_err().to_report();
     assert_eq!(problem.object, file.display().to_string());
     assert!(
         problem
@@ -420,7 +420,7 @@ fn the_longest_captured_frame_is_rejected_with_its_length() {
     let mut ports =
         GeneratorPorts::open(&"ring:0".parse().unwrap(), &ReceiveSide::SendPort).unwrap();
     let error = run(&mut ports, &settings, &AtomicBool::new(false), &mut |_| {}).unwrap_err();
-    let situation = error.report().situation;
+    let situation = error.to_report().situation;
     assert!(situation.contains("65539 bytes"), "{situation}");
 }
 

@@ -478,6 +478,8 @@ pub(crate) fn format_mac(address: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
@@ -489,7 +491,6 @@ mod tests {
         assert_eq!(format_mac(&[0; 6]), None);
         assert_eq!(format_mac(&[]), None);
     }
-    use proptest::prelude::*;
 
     #[test]
     fn loopback_has_its_address() {

@@ -82,8 +82,8 @@ fn effective_user() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Visits the network namespaces of mounts, threads and open files until `on_namespace` breaks. Returns
-/// true if a process that may hold a namespace could not be read.
+/// Visits the network namespaces of mounts, threads and open files until `on_namespace` breaks.
+/// Returns true if a process that may hold a namespace could not be read.
 fn visit_namespaces(
     proc: &Path,
     mounts: &str,

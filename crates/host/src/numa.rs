@@ -65,6 +65,8 @@ impl NumaPlacement {
 mod tests {
     use std::fs;
 
+    use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
+
     use crate::snapshot::SystemFiles;
 
     use super::*;
@@ -106,5 +108,15 @@ mod tests {
         // An unknown node is no other node.
         assert_eq!(why(None, None, &[7]), None);
         assert_eq!(why(Some(1), None, &[]), None);
+    }
+
+    #[test]
+    fn this_machine_reports_the_node_of_memory() {
+        let memory = FrameRegion::new(MemoryPlan::default()).unwrap();
+        let nodes = snapshot::read_host().cpu.numa_nodes;
+        // A kernel without NUMA has no such call.
+        if let (Some(nodes), Some(node)) = (nodes, memory.numa_node()) {
+            assert!(nodes > 1 || node == 0, "{node} of {nodes}");
+        }
     }
 }

@@ -31,7 +31,8 @@ impl StopFlag {
     }
 
     /// Creates a flag that the first SIGINT or SIGTERM sets. A second one ends the process at once
-    /// with [`ABORTED_EXIT_CODE`], unless it follows within a moment (`timeout` sends its signal twice).
+    /// with [`ABORTED_EXIT_CODE`], unless it follows within a moment (`timeout` sends its signal
+    /// twice).
     ///
     /// SIGHUP sets the flag too, unless it is ignored (`nohup`), but never aborts: both the closing
     /// terminal and its shell may send it, some time apart.

@@ -608,7 +608,7 @@ mod tests {
         let Err(error) = detected else {
             panic!("detected a server");
         };
-        let (port, problem) = (free.port(), error.problem().to_string());
+        let (port, problem) = (free.port(), error.to_report().to_string());
         let ports = format!("probed: TCP port {port} and UDP port {port}");
         assert!(problem.contains(&ports), "{problem}");
         let mut probed = ProbedPorts::default();

@@ -16,6 +16,7 @@ use linerate_transport::stack_thread::StackHandle;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::flow_socket::FlowSocket;
+
 /// Interval at which a wait checks for Ctrl-C.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 

@@ -120,7 +120,7 @@ pub enum ReportCommandError {
 impl ReportCommandError {
     /// Returns the situation, the object and the next step.
     #[must_use]
-    pub fn report(&self) -> ErrorReport {
+    pub fn to_report(&self) -> ErrorReport {
         let next = match self {
             Self::NotRun { .. } => "run the command by hand first",
             Self::TimedOut { .. } => "give a command that prints the count and ends",
@@ -540,7 +540,7 @@ mod tests {
             .unwrap()
             .fetch_count(&AtomicBool::new(false), &mut |_| {})
             .unwrap_err();
-        assert!(error.report().situation.contains("exit status: 3"));
+        assert!(error.to_report().situation.contains("exit status: 3"));
         let warning = ReportCommand::parse("echo 7 bytes; exit 3").unwrap();
         assert!(
             warning

@@ -37,6 +37,7 @@ use super::{
     AUTO, ClientProtocolSpec, client_protocol, control_adapter, detect, reject_plan,
     report_command, ttcp_receiver,
 };
+
 /// Pause between attempts with `--retry`.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -362,7 +363,7 @@ fn run_attempt(
             Err(cause) => {
                 let caveat = Caveat::new(CaveatId::RemoteReportFailed, cause.to_string());
                 test.local_results.caveats.push(caveat);
-                report_failure = Some(SessionError::ReportCommand(cause.report()));
+                report_failure = Some(SessionError::ReportCommand(cause.to_report()));
             }
         }
     }

@@ -21,6 +21,7 @@ use rustix::io::Errno;
 use socket2::Socket;
 
 use crate::flow_socket::FlowSocket;
+
 /// Timeout of a step of the setup.
 pub const SETUP_TIMEOUT_NS: Nanos = 5_000_000_000;
 

@@ -143,7 +143,7 @@ impl LabError {
 
     /// Returns situation, object and next step.
     #[must_use]
-    pub fn problem(&self) -> ErrorReport {
+    pub fn to_report(&self) -> ErrorReport {
         const DOCTOR: &str = "`linerate doctor` shows what this machine can do";
         let retry = |source: &io::Error| match source.kind() {
             io::ErrorKind::PermissionDenied => "run as root, or see `linerate doctor`",
@@ -350,7 +350,7 @@ mod tests {
                 name: "onee".to_owned(),
                 available: available.into_iter().map(str::to_owned).collect(),
             };
-            assert_eq!(error.problem().next_step, expected);
+            assert_eq!(error.to_report().next_step, expected);
         }
     }
 }

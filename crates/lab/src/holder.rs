@@ -66,8 +66,8 @@ enum HolderReport {
 /// Starts a lab that stays up until [`crate::down`], and returns once every host reaches every
 /// other. Without a name it is called `lab1`, or the next free name of that form.
 ///
-/// The program must pass its arguments after [`crate::HOLDER_COMMAND`] to [`hold`] when it is started with
-/// that subcommand.
+/// The program must pass its arguments after [`crate::HOLDER_COMMAND`] to [`hold`] when it is
+/// started with that subcommand.
 ///
 /// # Errors
 /// As [`Lab::up`], and [`LabError::NameInUse`].
@@ -153,7 +153,7 @@ fn report_failure(result: Result<(), LabError>) -> Result<(), LabError> {
         Ok(()) => return Ok(()),
         Err(LabError::NameInUse { name }) => HolderReport::NameInUse(name),
         Err(error) => HolderReport::Failed {
-            problem: error.problem(),
+            problem: error.to_report(),
             missing_privilege: error.is_missing_privilege(),
         },
     };

@@ -152,7 +152,8 @@ impl NetlinkSocket {
             .map(drop)
     }
 
-    /// Makes a veth pair: `name` here, `peer` in the namespace of `peer_namespace`, both `mtu` bytes.
+    /// Makes a veth pair: `name` here, `peer` in the namespace of `peer_namespace`, both `mtu`
+    /// bytes.
     pub fn add_veth(
         &mut self,
         name: &str,

@@ -324,8 +324,8 @@ pub fn list() -> Result<Vec<LabInfo>, LabError> {
 /// is gone.
 ///
 /// # Errors
-/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::AmbiguousLab`], or [`LabError::System`]
-/// when this user may not end the holder.
+/// [`LabError::NoLab`], [`LabError::UnknownLab`], [`LabError::AmbiguousLab`], or
+/// [`LabError::System`] when this user may not end the holder.
 pub fn down(name: Option<&str>) -> Result<LabInfo, LabError> {
     let lab = find_lab(name)?;
     for signal in [Signal::TERM, Signal::KILL] {

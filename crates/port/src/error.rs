@@ -204,7 +204,7 @@ impl PortError {
 
     /// Object, situation and next step, for display and for `--json`.
     #[must_use]
-    pub fn report(&self) -> ErrorReport {
+    pub fn to_report(&self) -> ErrorReport {
         let text = self.to_string();
         // Texts are "situation: next step" or "situation; next step": the last such mark separates
         // them.
@@ -337,7 +337,7 @@ mod tests {
                 "open it again after that is resolved",
             ),
         ] {
-            let problem = error.report();
+            let problem = error.to_report();
             assert_eq!(problem.object, object);
             assert_eq!(problem.next_step, next_step);
             assert!(!problem.situation.is_empty());

@@ -78,8 +78,8 @@ pub trait RxQueue: Send {
         Vec::new()
     }
 
-    /// Moves received frames to `connect` without reading them; none if the two ports have no direct
-    /// path.
+    /// Moves received frames to `connect` without reading them; none if the two ports have no
+    /// direct path.
     ///
     /// Runs one poll, or a few while polls return full bursts, of at most `max_frames` frames each.
     /// Returns the number of frames received. Frames that `connect` does not accept are dropped and
@@ -96,8 +96,8 @@ pub trait TxQueue: Send {
     /// Takes frames from the front of `burst` until the ring is full; returns their number.
     ///
     /// The other frames stay in `burst`, to be sent later or dropped with
-    /// [`drop_unsent`](TxQueue::drop_unsent). Frames whose transmission is complete, of this call or earlier
-    /// ones, go to `pool`.
+    /// [`drop_unsent`](TxQueue::drop_unsent). Frames whose transmission is complete, of this call
+    /// or earlier ones, go to `pool`.
     fn transmit(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize;
 
     /// Returns frames whose transmission is complete to `pool`, and starts pending transmissions;

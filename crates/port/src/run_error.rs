@@ -85,7 +85,7 @@ impl FrameRunError {
 
     /// Returns the situation, the object and the next step.
     #[must_use]
-    pub fn report(&self) -> ErrorReport {
+    pub fn to_report(&self) -> ErrorReport {
         match self {
             Self::Setup {
                 object,
@@ -102,7 +102,7 @@ impl FrameRunError {
                 why,
                 next_step,
             } => ErrorReport::new(why, option, next_step),
-            Self::Port(error) => error.report().with_retryable(error.retryable()),
+            Self::Port(error) => error.to_report().with_retryable(error.retryable()),
             Self::Thread(SpawnError { thread, source }) => error_report::thread(thread, source),
             Self::System { action, source } => error_report::system_call(action, source),
         }

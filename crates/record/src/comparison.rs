@@ -20,8 +20,8 @@ use serde::{Deserialize, Serialize};
 /// than 5 occur once in 65 such series.
 pub const SIGNIFICANCE: f64 = 0.02;
 
-/// Part of [`SIGNIFICANCE`] spent at the first analysis, after [`FIRST_ANALYSIS_PAIRS`] pairs: all of them on
-/// one side (2 in 256).
+/// Part of [`SIGNIFICANCE`] spent at the first analysis, after [`FIRST_ANALYSIS_PAIRS`] pairs: all
+/// of them on one side (2 in 256).
 pub const FIRST_SIGNIFICANCE: f64 = 0.008;
 
 /// Part of [`SIGNIFICANCE`] spent at the last analysis.

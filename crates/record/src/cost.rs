@@ -28,8 +28,8 @@ pub struct ThreadCost {
     pub user_ns: u64,
     /// Processor time in the kernel, ns; an estimate if the kernel samples it by ticks.
     pub system_ns: u64,
-    /// Time runnable and not running, ns (run_delay of /proc/PID/schedstat): [`ThreadCost::run_delay`]
-    /// divides it into wake-up latency and waiting for a core.
+    /// Time runnable and not running, ns (run_delay of /proc/PID/schedstat):
+    /// [`ThreadCost::run_delay`] divides it into wake-up latency and waiting for a core.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runnable_ns: Option<u64>,
     /// Time asleep, ns: wall time less processor time and `runnable_ns`. A sender sleeps for buffer

@@ -250,4 +250,40 @@ mod tests {
         };
         assert_eq!(events, [awaited, serde_json::from_str(&finished).unwrap()]);
     }
+
+    /// Lines of commit b37400c, before the renaming of keys.
+    #[test]
+    fn events_with_earlier_keys_load() {
+        let warning = r#"{"doubt":"steal","why":"it was"}"#;
+        let ready = r#"{"event":"ready","port":1,"addresses":[],"KEY":[2]}"#;
+        let doubted = format!(r#"{{"event":"doubted","doubt":{warning}}}"#);
+        let caveat = format!(r#"{{"event":"caveat","caveat":{warning}}}"#);
+        for (earlier, present) in [
+            (
+                ready.replace("KEY", "also"),
+                ready.replace("KEY", "other_ports"),
+            ),
+            (doubted, caveat),
+            (
+                r#"{"event":"awaited","what":"x"}"#.to_owned(),
+                r#"{"event":"waiting","activity":"x"}"#.to_owned(),
+            ),
+        ] {
+            let event: EventKind = serde_json::from_str(&earlier).expect(&earlier);
+            let written = serde_json::to_value(&event).unwrap();
+            let expected: Value = serde_json::from_str(&present).unwrap();
+            assert_eq!(written, expected, "{earlier}");
+        }
+        for (earlier, expected) in [
+            ("may-pass", Retryable::Transient),
+            ("stays", Retryable::Permanent),
+            ("stays-for-object", Retryable::PermanentForObject),
+        ] {
+            let value = json!({
+                "situation": "refused", "object": "far", "next_step": "start it", "again": earlier,
+            });
+            let report = ErrorReport::deserialize(value).unwrap();
+            assert_eq!(report.retryable, Some(expected), "{earlier}");
+        }
+    }
 }

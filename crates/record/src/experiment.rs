@@ -116,6 +116,15 @@ pub struct ExperimentPoint {
 }
 
 impl ExperimentPoint {
+    /// Reason in [`Self::skipped`] of a point that was not reached before the run was stopped.
+    pub const NOT_REACHED: &str = "interrupted before it was measured";
+
+    /// Returns true if the run was stopped before it reached this point.
+    #[must_use]
+    pub fn is_not_reached(&self) -> bool {
+        self.skipped.as_deref() == Some(Self::NOT_REACHED)
+    }
+
     /// Returns the figure in each run, or the median if the runs' values are not available.
     #[must_use]
     pub fn run_values(&self, figure: &str) -> Vec<f64> {

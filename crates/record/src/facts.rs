@@ -23,6 +23,17 @@ pub enum Role {
     Server,
 }
 
+impl Role {
+    /// Returns the name as records and sentences have it: `client`, `server`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Client => "client",
+            Self::Server => "server",
+        }
+    }
+}
+
 /// Facts of one host of a run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

@@ -150,7 +150,7 @@ impl FromStr for IdleStrategy {
 pub struct ForwardPlan {
     /// Ports as the user named them.
     pub ports: Vec<String>,
-    /// Forwarding mode with its options: `io`, `link:run_delay=50us`.
+    /// Forwarding mode with its options: `io`, `link:delay=50us`.
     pub mode: String,
     /// Number of forwarding threads.
     pub cores: u32,
@@ -311,7 +311,7 @@ pub struct ForwardPort {
     /// Bit rates per second (`--bitrate-stats`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bit_rates: Option<PortBitRates>,
-    /// Copies of frame data: `none` (only handles move), `run_values-way` (copied in and out),
+    /// Copies of frame data: `none` (only handles move), `each-way` (copied in and out),
     /// `in-kernel`.
     pub copies: String,
     /// Binding of its AF_XDP sockets, as granted; absent on other ports.

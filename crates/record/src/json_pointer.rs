@@ -5,17 +5,19 @@ use std::sync::OnceLock;
 use schemars::schema_for;
 use serde_json::Value;
 
+use crate::earlier_names::{present_entry, present_key};
 use crate::record::Record;
 
 /// Most names that an error message lists.
 const MAX_LISTED_NAMES: usize = 40;
 
-/// Checks that a JSON pointer (RFC 6901) can lead to a number in a record. Maps with free names
-/// (histograms, calls) accept any name.
+/// Checks that a JSON pointer (RFC 6901) can lead to a number in a record, and returns it with the
+/// present names in place of earlier ones. Maps with free names (histograms, calls) accept any
+/// name.
 ///
 /// # Errors
 /// The problem, and the valid names, as sentence fragments.
-pub fn check_number(pointer: &str) -> Result<(), (String, String)> {
+pub fn resolve_number(pointer: &str) -> Result<String, (String, String)> {
     static SHAPE: OnceLock<Value> = OnceLock::new();
     let root = SHAPE.get_or_init(|| schema_for!(Record).to_value());
     let Some(path) = pointer.strip_prefix('/') else {
@@ -28,8 +30,21 @@ pub fn check_number(pointer: &str) -> Result<(), (String, String)> {
     let mut parent_path = String::new();
     for part in path.split('/') {
         let name = part.replace("~1", "/").replace("~0", "~");
-        let children: Vec<&Value> = schemas.iter().filter_map(|at| child(at, &name)).collect();
-        let children: Vec<&Value> = children.iter().flat_map(|at| resolve(root, at)).collect();
+        let children_of = |name: &str| -> Vec<&Value> {
+            let children = schemas.iter().filter_map(|at| child(at, name));
+            children.flat_map(|at| resolve(root, at)).collect()
+        };
+        let mut present = part;
+        let mut children = children_of(&name);
+        if children.is_empty()
+            && let Some(renamed) = present_key(&name)
+        {
+            (present, children) = (renamed, children_of(renamed));
+        } else if !schemas.iter().any(|at| has_property(at, &name))
+            && let Some(renamed) = present_entry(&name)
+        {
+            present = renamed;
+        }
         if children.is_empty() {
             let parent = match parent_path.is_empty() {
                 true => "a record".to_owned(),
@@ -44,11 +59,11 @@ pub fn check_number(pointer: &str) -> Result<(), (String, String)> {
             ));
         }
         parent_path.push('/');
-        parent_path.push_str(part);
+        parent_path.push_str(present);
         schemas = children;
     }
     if schemas.iter().any(|at| is_number(at)) {
-        return Ok(());
+        return Ok(parent_path);
     }
     Err((
         "points to a value that is not a number".to_owned(),
@@ -74,6 +89,17 @@ fn resolve<'a>(root: &'a Value, schema: &'a Value) -> Vec<&'a Value> {
         true => vec![schema],
         false => alternatives,
     }
+}
+
+/// Returns true if an earlier version had a key of this name in its records, and the present names
+/// replace it.
+#[must_use]
+pub fn is_earlier_key(name: &str) -> bool {
+    present_key(name).is_some()
+}
+
+fn has_property(schema: &Value, name: &str) -> bool {
+    schema["properties"].get(name).is_some()
 }
 
 /// Returns the schema of a property, or of an array element.
@@ -129,7 +155,27 @@ mod tests {
             "/forward/ports/1/transmit/dropped",
             "/directions/0/retransmits",
         ] {
-            assert_eq!(check_number(pointer), Ok(()), "{pointer}");
+            assert_eq!(resolve_number(pointer).as_deref(), Ok(pointer), "{pointer}");
+        }
+    }
+
+    #[test]
+    fn earlier_pointers_get_the_present_names() {
+        for (earlier, present) in [
+            (
+                "/far_calls/sendto/room/p50",
+                "/server_calls/sendto/accepted/p50",
+            ),
+            ("/calls/turn/ready/count", "/calls/stack_poll/ready/count"),
+            ("/stage_pass/asking_ns", "/stage_pass/timestamp_overhead_ns"),
+            ("/generate/refused_polls", "/generate/short_transmits"),
+            (
+                "/plan/round_trip/burn/far",
+                "/plan/round_trip/load_threads/server",
+            ),
+        ] {
+            let resolved = resolve_number(earlier);
+            assert_eq!(resolved.as_deref(), Ok(present), "{earlier}");
         }
     }
 
@@ -156,7 +202,7 @@ mod tests {
             ("/hosts/first/cpu", "/hosts of a record has no first", ""),
             ("/started", "not a number", "point to a number"),
         ] {
-            let (situation_text, names) = check_number(pointer).expect_err(pointer);
+            let (situation_text, names) = resolve_number(pointer).expect_err(pointer);
             assert!(
                 situation_text.contains(situation),
                 "{pointer}: {situation_text}"

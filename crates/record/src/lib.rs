@@ -1,7 +1,8 @@
 //! The plan of a run, its events, and its versioned record.
 //!
 //! Start at [`plan::Plan`] and [`record::Record`]. [`ids`] has the ids of causes, caveats and loss
-//! points, and [`exit`] the exit codes of the process. Units and statistics are in `linerate-stats`.
+//! points, and [`exit`] the exit codes of the process. Units and statistics are in
+//! `linerate-stats`.
 //!
 //! Nothing here reads a clock, a file or a socket. Tables, reports, comparisons and findings are
 //! made from [`record::Record`]s only, so a record from another machine can be evaluated anywhere.

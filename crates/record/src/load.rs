@@ -132,8 +132,8 @@ pub struct LoadCurve {
     /// Points of the curve, ascending in load.
     pub points: Vec<LoadPoint>,
     /// Highest load up to which p90 from the scheduled send time is at most twice that of the
-    /// lowest load, and at least [`KNEE_RESPONSE_SHARE`] of the requests get a response. Absent if the
-    /// second point already exceeds that.
+    /// lowest load, and at least [`KNEE_RESPONSE_SHARE`] of the requests get a response. Absent if
+    /// the second point already exceeds that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub knee: Option<LoadPoint>,
 }
@@ -145,9 +145,9 @@ pub const KNEE_RESPONSE_SHARE: f64 = 0.95;
 ///
 /// Rule: the last point before the load is no longer carried. A point is carried if p90 (from the
 /// scheduled time) is at most [`KNEE_RATIO`] times that of the first one, and at least
-/// [`KNEE_RESPONSE_SHARE`] of the requests get a response: missing responses are in no percentile. One
-/// point that is not carried, followed by a better one, is noise; two are not. The rule uses p90
-/// because p50 hardly changes before the queue is full, and p99 depends on other work of the
+/// [`KNEE_RESPONSE_SHARE`] of the requests get a response: missing responses are in no percentile.
+/// One point that is not carried, followed by a better one, is noise; two are not. The rule uses
+/// p90 because p50 hardly changes before the queue is full, and p99 depends on other work of the
 /// machine.
 #[must_use]
 pub fn find_knee(points: &[LoadPoint]) -> Option<LoadPoint> {

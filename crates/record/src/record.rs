@@ -1,7 +1,7 @@
 //! The record: everything that one run measured, as one versioned document.
 //!
-//! Keys are a contract with scripts: they are added, never renamed. A figure that does not apply or
-//! could not be measured is absent or null, never zero.
+//! Keys are a contract with scripts: from version 0.1.0 on they are added, never renamed. A figure
+//! that does not apply or could not be measured is absent or null, never zero.
 
 use std::collections::BTreeMap;
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::comparison::{BetterWhen, Comparison};
 use crate::experiment::{KnobAxis, KnobValues};
-use crate::ids::{CauseId, StoredId};
+use crate::ids::{CauseId, StoredId, TuneStage};
 
 /// Result of `tune`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -54,7 +54,7 @@ pub struct Tuning {
     /// Stage in which it was interrupted: `check`, `search`, `minimal-set` or `proof`; absent if it
     /// was completed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub stopped_in: Option<String>,
+    pub stopped_in: Option<StoredId<TuneStage>>,
     /// Best trial of the search and the start as the search measured it, without proof.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "best_seen")]

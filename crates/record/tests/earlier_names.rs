@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use linerate_record::ids::{CaveatId, StoredId};
+use linerate_record::json_pointer::resolve_number;
 use linerate_record::plan::WaitMode;
 use linerate_record::record::{FlowEnd, Record};
 use linerate_record::run_set::{RunSet, SetResult};
@@ -104,4 +105,47 @@ fn earlier_documents_load_under_the_present_names() {
     let experiment = load!(load_result, "experiment").experiment.unwrap();
     assert_eq!(experiment.location, "lab");
     assert_eq!(experiment.figures[0].description, "Goodput.");
+}
+
+/// Appends a JSON pointer to every number of a document.
+fn number_pointers(value: &Value, at: &str, pointers: &mut Vec<String>) {
+    match value {
+        Value::Number(_) => pointers.push(at.to_owned()),
+        Value::Array(items) => {
+            for (position, item) in items.iter().enumerate() {
+                number_pointers(item, &format!("{at}/{position}"), pointers);
+            }
+        }
+        Value::Object(fields) => {
+            for (name, field) in fields {
+                let name = name.replace('~', "~0").replace('/', "~1");
+                number_pointers(field, &format!("{at}/{name}"), pointers);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// A pointer into an earlier record leads to the same number of the record that was read from it.
+#[test]
+fn earlier_pointers_lead_to_the_same_numbers() {
+    let texts = [
+        include_str!("fixtures/earlier/throughput.json"),
+        include_str!("fixtures/earlier/latency.json"),
+        include_str!("fixtures/earlier/forward.json"),
+        include_str!("fixtures/earlier/generate.json"),
+    ];
+    for text in texts {
+        let earlier: Value = serde_json::from_str(text).unwrap();
+        let present = serde_json::to_value(Record::from_json(text).unwrap()).unwrap();
+        let mut pointers = Vec::new();
+        number_pointers(&earlier, "", &mut pointers);
+        for pointer in pointers {
+            let resolved =
+                resolve_number(&pointer).unwrap_or_else(|error| panic!("{pointer}: {error:?}"));
+            let number = present.pointer(&resolved).and_then(Value::as_f64);
+            let expected = earlier.pointer(&pointer).and_then(Value::as_f64);
+            assert_eq!(number, expected, "{pointer}: {resolved}");
+        }
+    }
 }

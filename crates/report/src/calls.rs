@@ -54,7 +54,7 @@ fn append_rows(rows: &mut Vec<CallRow>, record: &Record, role: Role, calls: &Cal
                 (times.total_ns as f64 / thread_time_ns).min(1.0)
             });
             rows.push(CallRow {
-                role: model::role_name(role),
+                role: role.as_str(),
                 call: name.clone(),
                 result: describe_result(kind),
                 figures: figure_cells(times, share),
@@ -98,7 +98,7 @@ pub(crate) fn describe_clocks(record: &Record) -> Vec<String> {
             format!(
                 "{}'s calls: {} at {:.3} GHz; each time includes {:.1} ns for the clock reading, \
                  recording adds {:.1} ns per call",
-                model::role_name(clock.role),
+                clock.role.as_str(),
                 clock.source,
                 clock.hz / 1e9,
                 clock.read_ns,

@@ -14,7 +14,7 @@ use crate::style::strip_control_characters;
 /// Describes a trial: `trial 3, throughput, 64: 52.0 k/s for 1.00 s, 48.2 k/s received, 7.30 %
 /// lost`. When the offered load missed the intended load, both are shown.
 #[must_use]
-pub fn describe_trial(trial: &CapacityTrial) -> String {
+pub fn describe_capacity_trial(trial: &CapacityTrial) -> String {
     let offered = format_rate(trial.offered_fps);
     let load = match trial.intended_fps {
         Some(intended) if !trial.load_met => {

@@ -84,7 +84,7 @@ pub(crate) fn describe_memory(run: &Record) -> Option<String> {
         .into_iter()
         .flatten()
         .collect();
-        format!("{} {}", model::role_name(cost.role), parts.join(", "))
+        format!("{} {}", cost.role.as_str(), parts.join(", "))
     };
     let several = run.summary.memory.iter().any(|cost| cost.streams > 1);
     several.then(|| {

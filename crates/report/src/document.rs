@@ -190,7 +190,7 @@ mod tests {
             ),
         ] {
             fs::write(&file, bytes).unwrap();
-            let problem = read_document(&file).unwrap_err().problem();
+            let problem = read_document(&file).unwrap_err().to_report();
             let input = String::from_utf8_lossy(bytes);
             assert!(problem.situation.contains(said), "{input}: {problem}");
             assert!(problem.next_step.contains(next), "{input}: {problem}");

@@ -92,7 +92,7 @@ impl ReportError {
 
     /// Situation, object and next step.
     #[must_use]
-    pub fn problem(&self) -> ErrorReport {
+    pub fn to_report(&self) -> ErrorReport {
         match self {
             Self::NoDataDirectory => ErrorReport::new(
                 "no directory for them",
@@ -210,7 +210,7 @@ mod tests {
                 query: query.to_owned(),
                 matches: 0,
             };
-            let problem = unknown.problem();
+            let problem = unknown.to_report();
             assert!(problem.situation.starts_with(says), "{problem}");
         }
     }

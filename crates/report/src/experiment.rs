@@ -397,7 +397,7 @@ pub(crate) fn compare_trends(result: &ExperimentResult) -> Vec<TrendComparison> 
         };
         TrendComparison {
             state,
-            verdict: with_caveat(trend_state(state), &trend.caveats),
+            verdict: mark_in_doubt(trend_state(state), &trend.caveats),
             text,
         }
     });
@@ -421,10 +421,11 @@ pub(crate) fn expectation_state(shape: &ExpectedShape) -> String {
         ShapeState::Misses => "DOES NOT AGREE",
         ShapeState::Untested => "not tested",
     };
-    with_caveat(verdict, &shape.caveats)
+    mark_in_doubt(verdict, &shape.caveats)
 }
 
-fn with_caveat(verdict: &str, caveats: &[String]) -> String {
+/// Appends `, in doubt` to a verdict that has caveats.
+fn mark_in_doubt(verdict: &str, caveats: &[String]) -> String {
     match caveats.is_empty() {
         true => verdict.to_owned(),
         false => format!("{verdict}, in doubt"),
@@ -477,11 +478,7 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
         count(ShapeState::Misses),
         count(ShapeState::Untested),
     );
-    let is_interrupted = |point: &ExperimentPoint| {
-        let reason = point.skipped.as_deref();
-        reason.is_some_and(|reason| reason.starts_with("interrupted"))
-    };
-    if result.points.iter().any(is_interrupted) {
+    if result.points.iter().any(ExperimentPoint::is_not_reached) {
         return match holds + misses {
             0 => "Interrupted before any expectation was tested.".to_owned(),
             tested => format!(
@@ -494,11 +491,11 @@ pub(crate) fn verdict(result: &ExperimentResult) -> String {
         0 => format!("All expectations hold: {holds} of {holds} that were tested"),
         _ => format!("{misses} of {} expectations do not hold", holds + misses),
     };
-    let doubted = result
+    let in_doubt = result
         .shapes
         .iter()
         .filter(|shape| !shape.caveats.is_empty());
-    match (doubted.count(), holds + misses) {
+    match (in_doubt.count(), holds + misses) {
         (0, _) => {}
         (all, tested) if all == tested => text.push_str("; all of these verdicts are in doubt"),
         (some, _) => text.push_str(&format!("; {some} of these verdicts are in doubt")),

@@ -41,7 +41,7 @@ impl FactValue {
 
 /// Returns the column heading of a host: `client (alpha)`.
 pub(crate) fn host_heading(host: &HostFacts) -> String {
-    match (host.role.map(model::role_name), &host.hostname) {
+    match (host.role.map(Role::as_str), &host.hostname) {
         (Some(role), Some(name)) => format!("{role} ({name})"),
         (Some(role), None) => role.to_owned(),
         (None, Some(name)) => name.clone(),

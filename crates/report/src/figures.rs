@@ -8,7 +8,7 @@ use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
 
-use crate::model::{self, SummaryFigure, role_name, summary_figure};
+use crate::model::{self, SummaryFigure, summary_figure};
 
 /// Returns the figures of a run of this plan, including those without a value.
 pub(crate) fn summary_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
@@ -223,7 +223,7 @@ pub(crate) fn describe_verification(record: &Record) -> Option<String> {
                 cost.map(|cost| {
                     format!(
                         "{} {verb} content at {cost:.1} ns per KiB",
-                        role_name(end.role)
+                        end.role.as_str()
                     )
                 })
             };

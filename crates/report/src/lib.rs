@@ -7,8 +7,6 @@
 //! Modules import one another in one direction: output formats, builders, model.
 #![forbid(unsafe_code)]
 
-pub mod json_stream;
-
 mod error;
 pub mod style;
 
@@ -39,6 +37,7 @@ mod tuning;
 // Output formats: tables and sentences become text, pages and files.
 pub mod csv;
 pub mod html;
+pub mod json_stream;
 pub mod lines;
 pub mod markdown;
 mod svg;

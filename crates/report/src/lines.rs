@@ -169,7 +169,7 @@ impl LiveLines {
                 format!("waiting for {}", strip_control_characters(awaited))
             }
             EventKind::Refused { problem } => text::render_rejection(problem, &self.style),
-            EventKind::CapacityTrial { trial } => text::capacity_trial(trial),
+            EventKind::CapacityTrial { trial } => text::describe_capacity_trial(trial),
             EventKind::Trial { trial } => text::describe_trial(trial, self.text_width(event.test)),
             EventKind::Finished { record } => {
                 let test = self.tests.remove(&event.test).unwrap_or_default();

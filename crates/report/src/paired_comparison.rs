@@ -7,7 +7,7 @@ use linerate_record::expect::FigureUnit;
 use linerate_record::figure;
 use linerate_stats::statistics::Estimate;
 
-use crate::model::{self, Grid, format_change, format_relative};
+use crate::model::{self, Grid, count_of, format_change, format_relative};
 use crate::style::strip_control_characters;
 
 /// Describes the comparison: `goodput of A and B: 8 alternating pairs`.
@@ -21,7 +21,7 @@ pub(crate) fn title(comparison: &Comparison) -> String {
                 .filter(|pair| pair.dropped.is_none());
             format!(
                 "{name} of A and B: {}",
-                count_of(pairs.count(), "alternating pair")
+                count_of(pairs.count() as u64, "alternating pair")
             )
         }
         RankTest::MannWhitney => format!("{name} of A and B, independent runs"),
@@ -135,7 +135,7 @@ pub(crate) fn describe_verdict(comparison: &Comparison) -> String {
                 true => format!(
                     "Undecided: only {}{sides}, at least {min_samples} are needed. \
                      B's {name} is {size} ({bounds}).",
-                    count_of(samples, noun)
+                    count_of(samples as u64, noun)
                 ),
                 false => format!(
                     "Undecided: the noise hides a difference of {}. B's {name} is {size} ({bounds}).",
@@ -241,7 +241,7 @@ fn describe_needed_runs(comparison: &Comparison) -> String {
     let effect = format_relative(comparison.effect);
     let needed = match comparison.pairs_needed {
         Some(needed) => {
-            let count = count_of(usize::try_from(needed).unwrap_or(usize::MAX), noun);
+            let count = count_of(needed, noun);
             format!("With this noise, a difference of {effect} needs {count}{per_side}")
         }
         None => format!("The number of {noun}s needed for a difference of {effect} is unknown"),
@@ -250,13 +250,6 @@ fn describe_needed_runs(comparison: &Comparison) -> String {
         "{needed}; {better} {} is better.",
         strip_control_characters(&comparison.figure)
     )
-}
-
-fn count_of(count: usize, noun: &str) -> String {
-    match count {
-        1 => format!("1 {noun}"),
-        n => format!("{n} {noun}s"),
-    }
 }
 
 /// Formats a difference in the unit of the figure: `+12`.

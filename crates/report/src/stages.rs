@@ -26,11 +26,11 @@ pub(crate) fn describe_pass(record: &Record, pass: &StagePass) -> String {
     if let Some(timestamp_cost) = pass.timestamp_overhead_ns {
         let size = format_nanos(timestamp_cost.unsigned_abs() as f64);
         // With this caveat most of the difference has another cause.
-        let has_unlike_caveat = record
+        let stages_differ = record
             .validity
             .iter()
             .any(|caveat| caveat.id == CaveatId::StagesDiffer);
-        text.push_str(&if timestamp_cost >= 0 && has_unlike_caveat {
+        text.push_str(&if timestamp_cost >= 0 && stages_differ {
             format!(
                 "; that pass was {size} slower than the run, which is more than timestamps cost: see \
                  stages-differ"

@@ -85,7 +85,7 @@ pub(crate) fn describe_trigger(record: &Record) -> Option<String> {
             "{condition} fired: {} of the {} took {duration}, {at} after the start; the thread recorded \
              a few more calls, then stopped",
             call.as_deref().unwrap_or("a call"),
-            model::role_name(*role)
+            role.as_str()
         ),
     })
 }

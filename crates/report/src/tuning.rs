@@ -2,6 +2,7 @@
 
 use linerate_record::comparison::ComparisonSide;
 use linerate_record::figure;
+use linerate_record::ids::TuneStage;
 use linerate_record::tuning::{FindingHint, Tuning, TuningChange};
 use linerate_stats::units::{format_bytes, format_nanos};
 
@@ -124,11 +125,11 @@ pub(crate) fn explain_missing_proof(tuning: &Tuning) -> String {
     match &tuning.stopped_in {
         None => "No tested change improved the goal by more than noise.".to_owned(),
         Some(stage) => {
-            let stage = match stage.as_str() {
-                "check" => "during the availability check",
-                "search" => "during the search",
-                "minimal-set" => "during the search for the minimal set",
-                _ => "during the proof",
+            let stage = match stage.known() {
+                Some(TuneStage::Check) => "during the availability check",
+                Some(TuneStage::Search) => "during the search",
+                Some(TuneStage::MinimalSet) => "during the search for the minimal set",
+                Some(TuneStage::Proof) | None => "during the proof",
             };
             let best = best.unwrap_or_else(|| "Only the start was measured.".to_owned());
             format!("Interrupted {stage}: not decided whether any change helps. {best}")

@@ -458,7 +458,7 @@ impl Acceptor {
             Err(error) => (self.server.emit)(Event {
                 test: 0,
                 kind: EventKind::Failed {
-                    problem: SessionError::system("new thread", error).problem(),
+                    problem: SessionError::system("new thread", error).to_report(),
                 },
             }),
         }

@@ -172,7 +172,7 @@ mod tests {
         };
         let next = |plan: &Plan| {
             let rejection = limits.reject_plan(plan)?;
-            Some(rejection.problem().next_step)
+            Some(rejection.to_report().next_step)
         };
         let limit =
             |limits: &InteropLimits, plan: &Plan| limits.time_limit(plan).map(|(limit, _)| limit);

@@ -220,7 +220,7 @@ mod tests {
             why: "ports below 1024 need a privilege".to_owned(),
             next_step: "run as root, or choose a port above 1023".to_owned(),
         };
-        let problem = name_extra_port(rejected("-p 7"), 7).problem();
-        assert_eq!(problem, rejected("--also 7").problem());
+        let problem = name_extra_port(rejected("-p 7"), 7).to_report();
+        assert_eq!(problem, rejected("--also 7").to_report());
     }
 }

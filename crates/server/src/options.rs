@@ -8,6 +8,7 @@ use linerate_protocol::control::PresharedKey;
 use linerate_record::event::Event;
 use linerate_session::dial::AddressFamily;
 use linerate_session::remote_settings::RemoteTuning;
+
 /// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {

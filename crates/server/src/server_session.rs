@@ -53,6 +53,7 @@ use crate::server_stack::ServerStack;
 use crate::server_state::{
     AcceptedSocket, AnnouncedFlow, ServerState, SessionPermit, TestReservation,
 };
+
 /// Longest wait for a client to close the control connection.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -131,7 +132,7 @@ pub fn serve_session(
                 retryable: true,
             },
             error => Reject {
-                problem: error.problem(),
+                problem: error.to_report(),
                 exit_code: error.exit_code(),
                 // Other clients of that stack release their sockets.
                 retryable: matches!(error, SessionError::FewSockets { .. }),
@@ -146,7 +147,7 @@ pub fn serve_session(
         (server.emit)(Event {
             test: reservation.number,
             kind: EventKind::Failed {
-                problem: error.problem(),
+                problem: error.to_report(),
             },
         });
         if started {
@@ -185,7 +186,7 @@ fn log_no_test_started(server: &ServerState, control: &ControlConnection, error:
         SessionError::PeerLost { reason, .. } => {
             interop.log_no_test_started(protocol, peer, reason)
         }
-        error => interop.log_no_test_started(protocol, peer, &error.problem().situation),
+        error => interop.log_no_test_started(protocol, peer, &error.to_report().situation),
     }
 }
 
@@ -427,7 +428,7 @@ impl ServerSession<'_> {
         descriptor_limit::check(&with_timestamping(&plan), Role::Server)?;
         if let Some(rejection) = self.server.interop.limits().reject_plan(&plan) {
             return Err(NotAgreed::Rejected(Reject {
-                problem: rejection.problem(),
+                problem: rejection.to_report(),
                 exit_code: exit::PEER,
                 retryable: false,
             }));

@@ -9,7 +9,7 @@ use linerate_record::record::Caveat;
 use linerate_record::stack::STACK_NAME;
 use linerate_session::error::SessionError;
 use linerate_session::thread_plan::ThreadPlan;
-use linerate_session::{kernel_pacing, plan_checks, setup, stack_rejections as rejections};
+use linerate_session::{kernel_pacing, plan_checks, setup, stack_rejections};
 use linerate_stack::StackError;
 use linerate_transport::flow_options::FlowRole;
 use linerate_transport::stack_thread::StackThread;
@@ -68,7 +68,7 @@ impl<'a> ServerStack<'a> {
             plan_checks::check_copy_mode(plan, Role::Server)?;
             return plan_checks::resolve_udp_offload(plan, Role::Server);
         };
-        rejections::check_server(plan, stack.config())?;
+        stack_rejections::check_server(plan, stack.config())?;
         // Datagrams are sent and received one by one.
         let offload = &mut plan.udp_offload;
         if plan.directions.contains(&Direction::Receive) && offload.gso == Some(true) {

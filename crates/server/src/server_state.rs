@@ -27,6 +27,7 @@ use crate::limits::{
 };
 use crate::options::{EventCallback, Grant, ServerOptions};
 use crate::test_rejection::{RETRY_LATER, TestRejection};
+
 /// Time that a test may take to end after its client has disconnected.
 const TEST_END_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pause between two checks for a free test.

@@ -32,6 +32,7 @@ use linerate_transport::stack_thread::{
 
 use crate::stack_services as services;
 use crate::stack_services::ServiceSpec;
+
 /// Longest delay until Ctrl-C or a failed port is noticed.
 const STOP_POLL_INTERVAL: Duration = Duration::from_millis(50);
 

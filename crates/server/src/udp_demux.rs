@@ -1,8 +1,9 @@
 //! UDP demultiplexer: datagrams of flows that have no socket yet.
 //!
 //! A flow of our client starts with an opening datagram, one of another tool with payload, without
-//! a handshake. The first datagram of either opens a connected socket for its flow, which receives all later ones. Datagrams that arrive before it is
-//! connected are queued here, so that none is lost.
+//! a handshake. The first datagram of either opens a connected socket for its flow, which receives
+//! all later ones. Datagrams that arrive before it is connected are queued here, so that none is
+//! lost.
 
 use std::collections::{HashMap, VecDeque};
 use std::io;

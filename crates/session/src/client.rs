@@ -35,6 +35,7 @@ use crate::record_assembly::{RecordInputs, assemble_record};
 use crate::setup::ReadyWorkers;
 use crate::thread_plan::{ThreadPlan, usable_cpus};
 use crate::{boot_id, descriptor_limit, hello, kernel_pacing, random, setup};
+
 /// Test to request from a server.
 #[derive(Clone, Debug)]
 pub struct Client {

@@ -21,6 +21,7 @@ use crate::error::SessionError;
 use crate::flow_handle::flow_role;
 use crate::setup::AgreedFlow;
 use crate::{kernel_pacing, plan_checks};
+
 /// Checks and resolves what the client can decide before its proposal.
 pub fn resolve_plan(
     plan: &mut Plan,

@@ -27,7 +27,8 @@ use super::thread_plan::{ThreadPlan, usable_cpus};
 use crate::client_agreement::resolve_plan;
 use crate::error::SessionError;
 use crate::record_assembly::peer_lost_warning;
-use crate::{kernel_pacing, stack_rejections as rejections};
+use crate::{kernel_pacing, stack_rejections};
+
 /// Network stack of the client's end.
 pub enum ClientStack {
     Kernel,
@@ -54,7 +55,7 @@ impl ClientStack {
         let Some(stack_plan) = plan.client_stack.as_deref() else {
             return Ok(Self::Kernel);
         };
-        rejections::check_client(plan, stack_plan)?;
+        stack_rejections::check_client(plan, stack_plan)?;
         let bound = SourceBinding::parse(plan.bind.as_deref())?.address;
         let thread = StackThread::start(stack_plan, None)
             .map_err(|error| rename_option(plan, error.into()))?;
@@ -104,7 +105,7 @@ impl ClientStack {
             if let Some(caveat) = caveats.find(|caveat| caveat.id == CaveatId::PeerVanished) {
                 let ErrorReport {
                     object, situation, ..
-                } = port.report();
+                } = port.to_report();
                 *caveat = peer_lost_warning(format!("{object}: {situation}"));
             }
         }

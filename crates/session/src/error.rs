@@ -14,7 +14,7 @@ use linerate_sys::error_report;
 use linerate_sys::frames::FrameRegionError;
 use linerate_transport::TransportError;
 
-/// Error of a run, with situation, object and next step (see [`SessionError::problem`]).
+/// Error of a run, with situation, object and next step (see [`SessionError::to_report`]).
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
     /// The host name has no address.
@@ -315,13 +315,13 @@ impl SessionError {
 
     /// Returns the situation, the object and the next step.
     #[must_use]
-    pub fn problem(&self) -> ErrorReport {
-        self.report().with_retryable(self.retryable())
+    pub fn to_report(&self) -> ErrorReport {
+        self.without_retryable().with_retryable(self.retryable())
     }
 
-    fn report(&self) -> ErrorReport {
+    fn without_retryable(&self) -> ErrorReport {
         match self {
-            Self::Port(error) => error.report(),
+            Self::Port(error) => error.to_report(),
             Self::ReportCommand(report) => report.clone(),
             Self::Stack(error) => {
                 let text = error.to_string();
@@ -563,7 +563,7 @@ mod tests {
     fn a_group_without_responses_on_loopback_is_no_firewall() {
         let problem_of_error = |group: &str, loopback| {
             let group = group.parse().unwrap();
-            SessionError::NoGroupResponse { group, loopback }.problem()
+            SessionError::NoGroupResponse { group, loopback }.to_report()
         };
         assert!(
             problem_of_error("ff12::77%lo", true)
@@ -580,45 +580,45 @@ mod tests {
     fn a_missing_reply_names_its_protocol() {
         let address = SocketAddr::from(([192, 0, 2, 1], 7));
         let timeout = Duration::from_millis(2_500);
-        let udp = SessionError::NoDatagram { address, timeout }.problem();
+        let udp = SessionError::NoDatagram { address, timeout }.to_report();
         assert!(udp.next_step.contains("UDP port 7") && !udp.next_step.contains("TCP"));
         assert!(udp.situation.ends_with("within 2.5 s"), "{}", udp.situation);
-        let tcp = SessionError::NoReply { address, timeout }.problem();
+        let tcp = SessionError::NoReply { address, timeout }.to_report();
         assert!(tcp.next_step.contains("TCP port 7"));
     }
 
     #[test]
     fn errors_that_may_pass_are_distinguished_from_lasting_ones() {
         let address = SocketAddr::from(([192, 0, 2, 1], 7));
-        let refused_connection = SessionError::ConnectionRefused { address }.problem();
+        let refused_connection = SessionError::ConnectionRefused { address }.to_report();
         assert_eq!(refused_connection.retryable, Some(Retryable::Transient));
         let source = ControlError::KeyMismatch;
         let key = SessionError::Protocol {
             peer: address,
             source,
         };
-        assert_eq!(key.problem().retryable, Some(Retryable::Permanent));
+        assert_eq!(key.to_report().retryable, Some(Retryable::Permanent));
         let tampered = SessionError::Protocol {
             peer: address,
             source: ControlError::Tampered,
         };
-        assert_eq!(tampered.problem().retryable, None);
+        assert_eq!(tampered.to_report().retryable, None);
         let name = |why: &str| SessionError::UnknownName {
             host: "there".to_owned(),
             source: io::Error::other(why.to_owned()),
         };
         let resolver = "failed to lookup address information: ";
-        let problem_of = |why| name(&format!("{resolver}{why}")).problem().retryable;
+        let problem_of = |why| name(&format!("{resolver}{why}")).to_report().retryable;
         assert_eq!(
             problem_of("Name or service not known"),
             Some(Retryable::Permanent)
         );
         assert_eq!(problem_of("Temporary failure in name resolution"), None);
-        assert_eq!(SessionError::Interrupted.problem().retryable, None);
+        assert_eq!(SessionError::Interrupted.to_report().retryable, None);
         let interface = "eth0".to_owned();
         let port = SessionError::from(PortError::NoInterface { interface });
         assert_eq!(
-            port.problem().retryable,
+            port.to_report().retryable,
             Some(Retryable::PermanentForObject)
         );
     }

@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use linerate_host::snapshot::netlink;
+use linerate_host::netlink;
 use linerate_record::facts::HostFacts;
 use linerate_record::ids::CaveatId;
 use linerate_record::pace::PacingMethod;

@@ -229,7 +229,7 @@ fn local_path(ends: &[EndResults], ipv6: bool) -> (PathLinks, Vec<CounterDelta>)
     let path = PathLinks::between_ends(interface(client), interface(server), one_machine, ipv6);
     // An end reports only counters of its own host.
     let own_counters = |end: &EndResults| {
-        let name = loss::role_name(end.role);
+        let name = end.role.as_str();
         let counters = end.counters.iter();
         counters
             .filter(|counter| counter.host == name)

@@ -372,9 +372,10 @@ impl ResultBuilder<'_> {
     /// Warns when spinning threads did not have their CPUs to themselves.
     fn crowded_cores(&self) -> Option<Caveat> {
         let wait = self.plan.wait.as_ref()?;
-        let (name, wait) = match self.role {
-            Role::Client => ("client", wait.client),
-            Role::Server => ("server", wait.server),
+        let name = self.role.as_str();
+        let wait = match self.role {
+            Role::Client => wait.client,
+            Role::Server => wait.server,
         };
         // The senders of a throughput run may sleep.
         let all_spin = self.plan.kind == RunKind::Latency
@@ -423,9 +424,10 @@ impl ResultBuilder<'_> {
     /// Warns when busy polling had no receive queue.
     fn missing_poll_queue(&self) -> Option<Caveat> {
         let wait = self.plan.wait.as_ref()?;
-        let (name, wait) = match self.role {
-            Role::Client => ("client", wait.client),
-            Role::Server => ("server", wait.server),
+        let name = self.role.as_str();
+        let wait = match self.role {
+            Role::Client => wait.client,
+            Role::Server => wait.server,
         };
         let lacks_napi_id = |flow: &FlowEndResults| flow.facts.napi_id.is_none();
         let polls = matches!(wait, WaitMode::BusyPoll { .. });

@@ -223,7 +223,9 @@ mod tests {
             let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
             (plan.cpu.client, plan.cpu.server) = (CpuList(vec![client]), CpuList(vec![server]));
             [Role::Client, Role::Server].map(|role| {
-                let problem = usable_cpus(&plan, role).err().map(|error| error.problem());
+                let problem = usable_cpus(&plan, role)
+                    .err()
+                    .map(|error| error.to_report());
                 problem
                     .map(|problem| (problem.object.clone(), problem.situation, problem.next_step))
             })
@@ -246,7 +248,7 @@ mod tests {
             plan.peer_protocol = protocol.map(str::to_owned);
             usable_cpus(&plan, Role::Client)
                 .unwrap_err()
-                .problem()
+                .to_report()
                 .next_step
         };
         for (server, protocol, suffix) in [

@@ -97,7 +97,7 @@ fn saturated_sender(
         format!(
             "the {}'s sending threads were busy for {} of the time and never waited for buffer space: \
              {direction} may be limited by them, not by the path",
-            role_name(role),
+            role.as_str(),
             format_share(busy),
         ),
     ))
@@ -130,13 +130,6 @@ fn shared_core(ends: &[EndCpuCost<'_>]) -> Option<Caveat> {
             format_share(runnable_share)
         ),
     ))
-}
-
-fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Client => "client",
-        Role::Server => "server",
-    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,7 @@ use crate::tcp::TcpLayer;
 use crate::udp::UdpLayer;
 use crate::udp::fragment::Fragmenter;
 use crate::udp::reassembly::ReassemblyBuffers;
+
 /// Memory used for one purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryItem {

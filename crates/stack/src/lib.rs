@@ -3,8 +3,8 @@
 //! A [`Stack`] owns a port and belongs to one thread. [`Stack::poll`] does its work: it receives a
 //! burst, runs timers and sends. Sockets are [`SocketId`]s, and payload is read and written by
 //! closures over the stack's own buffers. No call blocks, reads a clock, takes a lock or, once the
-//! stack exists, allocates memory. A [`StackConfig`] sets sizes and behaviour, with the settings that
-//! embedded stacks have.
+//! stack exists, allocates memory. A [`StackConfig`] sets sizes and behaviour, with the settings
+//! that embedded stacks have.
 //!
 //! ```
 //! use std::task::Poll;

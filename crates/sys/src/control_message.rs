@@ -23,8 +23,8 @@ pub(super) fn receive_with_control<const CONTROL: usize>(
     receive_with_address::<CONTROL>(socket, buffer, flags, None, on_message).map(|(bytes, _)| bytes)
 }
 
-/// Receives as [`receive_with_control`] and also writes the sender's address to `address`. Returns the payload
-/// bytes and the address bytes.
+/// Receives as [`receive_with_control`] and also writes the sender's address to `address`. Returns
+/// the payload bytes and the address bytes.
 ///
 /// # Errors
 /// Errors of `recvmsg`.
@@ -51,8 +51,8 @@ pub(super) fn receive_with_address<const CONTROL: usize>(
         message.msg_namelen = mem::size_of_val(address) as libc::socklen_t;
         message.msg_name = (&raw mut *address).cast();
     }
-    // SAFETY: the message refers to one part, `buffer`, `control`, and maybe `address`; all are writable
-    // for the lengths given and outlive the call.
+    // SAFETY: the message refers to one part, `buffer`, `control`, and maybe `address`; all are
+    // writable for the lengths given and outlive the call.
     let result = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let bytes = usize::try_from(result).map_err(|_| io::Error::last_os_error())?;
     // SAFETY: the kernel has written `msg_controllen` bytes of well-formed headers to `control`.

@@ -66,8 +66,8 @@ impl DatagramBatch {
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Receives datagrams into slices of `stride` bytes of `buffer`; returns their number. A blocking
-    /// call waits for the first datagram only.
+    /// Receives datagrams into slices of `stride` bytes of `buffer`; returns their number. A
+    /// blocking call waits for the first datagram only.
     ///
     /// # Errors
     /// Errors of `recvmmsg` when no datagram was received.

@@ -83,7 +83,8 @@ pub fn unshare(kind: NamespaceKind) -> io::Result<()> {
 ///
 /// # Errors
 /// `EPERM` without the capability in the user namespace that owns it, `EINVAL` for a file of
-/// another kind, and for [`NamespaceKind::User`] in a multi-threaded process or when already inside.
+/// another kind, and for [`NamespaceKind::User`] in a multi-threaded process or when already
+/// inside.
 pub fn enter(namespace: BorrowedFd<'_>, kind: NamespaceKind) -> io::Result<()> {
     let link_type = match kind {
         NamespaceKind::User => LinkNameSpaceType::User,
@@ -264,8 +265,8 @@ pub struct ReceivedSignal {
 
 /// Set of signals that are blocked and then taken one by one.
 ///
-/// The mask belongs to the calling thread, and children inherit it: call [`BlockedSignals::unblock`] in a
-/// child before it executes another program.
+/// The mask belongs to the calling thread, and children inherit it: call
+/// [`BlockedSignals::unblock`] in a child before it executes another program.
 #[derive(Debug)]
 pub struct BlockedSignals {
     set: libc::sigset_t,

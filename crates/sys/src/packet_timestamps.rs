@@ -1,8 +1,8 @@
 //! Kernel timestamps of packets (SO_TIMESTAMPING).
 //!
 //! Timestamps of sent packets arrive in the socket's error queue after the call; those of received
-//! packets arrive with the packet. Both use CLOCK_REALTIME; [`RealtimeConverter`] converts them to the
-//! monotonic clock used everywhere else.
+//! packets arrive with the packet. Both use CLOCK_REALTIME; [`RealtimeConverter`] converts them to
+//! the monotonic clock used everywhere else.
 
 use std::io;
 use std::mem;

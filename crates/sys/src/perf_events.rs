@@ -271,8 +271,8 @@ impl ContextSwitchRecorder {
         Ok(Self(ring))
     }
 
-    /// Passes the recorded switches to `on_event`, in order; returns the number of events lost because
-    /// the ring was full.
+    /// Passes the recorded switches to `on_event`, in order; returns the number of events lost
+    /// because the ring was full.
     pub fn drain(&mut self, mut on_event: impl FnMut(ContextSwitch)) -> u64 {
         let mut lost = 0;
         self.0.drain(|kind, misc, body| match kind {
@@ -363,8 +363,8 @@ impl TracepointRecorder {
         Ok(Self { rings, ids })
     }
 
-    /// Passes the recorded events to `on_event`, in order per processor; returns the number of events
-    /// lost because a ring was full.
+    /// Passes the recorded events to `on_event`, in order per processor; returns the number of
+    /// events lost because a ring was full.
     pub fn drain(&mut self, mut on_event: impl FnMut(TracepointEvent)) -> u64 {
         let mut lost = 0;
         for ring in &mut self.rings {

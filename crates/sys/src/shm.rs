@@ -245,8 +245,8 @@ fn map_at(
     access: libc::c_int,
     (flags, file): (libc::c_int, libc::c_int),
 ) -> io::Result<NonNull<u8>> {
-    // SAFETY: a new mapping at an address chosen by the kernel, or (`map_aligned`) over a reservation that
-    // no other code uses.
+    // SAFETY: a new mapping at an address chosen by the kernel, or (`map_aligned`) over a
+    // reservation that no other code uses.
     let base = unsafe { libc::mmap(at, bytes, access, flags, file, 0) };
     if base == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -269,8 +269,8 @@ pub struct ShmRing {
 unsafe impl Send for ShmRing {}
 
 impl ShmRing {
-    /// Ring `ring_index` (0 or 1). Addresses of its parts are computed once, because each frame needs
-    /// them.
+    /// Ring `ring_index` (0 or 1). Addresses of its parts are computed once, because each frame
+    /// needs them.
     fn new(segment: Arc<ShmSegment>, ring_index: usize) -> Self {
         let layout = segment.layout;
         let at = HEADER_BYTES + (ring_index & 1) * layout.ring_bytes();

@@ -63,7 +63,8 @@ impl MessageFlags {
     /// Returns a datagram's true length even if the buffer was too small.
     pub const TRUNCATE: Self = Self(libc::MSG_TRUNC);
 
-    /// The kernel takes references to the pages instead of copying (see [`zerocopy`](super::zerocopy)).
+    /// The kernel takes references to the pages instead of copying (see
+    /// [`zerocopy`](super::zerocopy)).
     pub const ZERO_COPY: Self = Self(libc::MSG_ZEROCOPY);
 
     /// Returns the kernel's flags.

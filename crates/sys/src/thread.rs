@@ -35,7 +35,8 @@ impl ThreadId {
     /// does not sleep or has ended.
     pub fn wake(self) {
         // SAFETY: the call takes no pointers. A thread that has ended only causes an error, because
-        // the process id is passed too, and `on_wake_signal` is installed before any thread is woken.
+        // the process id is passed too, and `on_wake_signal` is installed before any thread is
+        // woken.
         unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), self.0, WAKE_SIGNAL) };
     }
 }

@@ -104,8 +104,8 @@ impl ClockPair {
         Self::read_within(source, 0).1
     }
 
-    /// Reads both clocks, and stops early at a reading within `max_ticks` ticks. Returns the ticks that
-    /// the reading took, too.
+    /// Reads both clocks, and stops early at a reading within `max_ticks` ticks. Returns the ticks
+    /// that the reading took, too.
     fn read_within(source: TickSource, max_ticks: u64) -> (u64, Self) {
         let mut best = (u64::MAX, Self { ticks: 0, ns: 0 });
         for _ in 0..5 {

@@ -100,8 +100,8 @@ pub struct RollbackGuard<M: HostSettings> {
 impl<M: HostSettings> RollbackGuard<M> {
     /// Guard that has changed nothing and created no file yet.
     ///
-    /// Without a directory nothing can be set, and [`RollbackGuard::save_in_memory`] saves old values in
-    /// memory only.
+    /// Without a directory nothing can be set, and [`RollbackGuard::save_in_memory`] saves old
+    /// values in memory only.
     #[must_use]
     pub fn new(settings: M, journal_dir: Option<PathBuf>, owner: JournalOwner) -> Self {
         Self {

@@ -73,7 +73,8 @@ impl Journal {
     /// A last line that a crash cut off is removed.
     ///
     /// # Errors
-    /// [`TuneError::JournalAccess`], [`TuneError::JournalLocked`], [`TuneError::JournalWithoutHeader`], [`TuneError::InvalidJournal`].
+    /// [`TuneError::JournalAccess`], [`TuneError::JournalLocked`],
+    /// [`TuneError::JournalWithoutHeader`], [`TuneError::InvalidJournal`].
     pub fn resume<H: DeserializeOwned, L: DeserializeOwned>(
         path: &Path,
     ) -> Result<(H, Vec<L>, Self), TuneError> {
@@ -168,7 +169,8 @@ fn lock_file(file: &File, path: &Path) -> Result<(), TuneError> {
 /// a crash cut off.
 ///
 /// # Errors
-/// [`TuneError::JournalAccess`], [`TuneError::JournalWithoutHeader`], [`TuneError::InvalidJournal`].
+/// [`TuneError::JournalAccess`], [`TuneError::JournalWithoutHeader`],
+/// [`TuneError::InvalidJournal`].
 pub fn read<H: DeserializeOwned, L: DeserializeOwned>(
     path: &Path,
 ) -> Result<(H, Vec<L>, usize), TuneError> {

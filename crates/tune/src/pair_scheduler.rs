@@ -46,7 +46,8 @@ pub enum PairBudget {
     UntilDecided {
         /// Maximum number of pairs, dropped ones included.
         ///
-        /// Up to [`MAX_TRIES_PER_PAIR`] times as many while there are fewer valid pairs than a test needs.
+        /// Up to [`MAX_TRIES_PER_PAIR`] times as many while there are fewer valid pairs than a test
+        /// needs.
         limit: usize,
     },
 }

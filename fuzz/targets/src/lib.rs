@@ -3,8 +3,8 @@
 //!
 //! Each target feeds hostile bytes to its code and asserts invariants for any bytes: splitting a
 //! stream changes nothing, nothing grows beyond its bound, and no reply is larger than its request.
-//! The fuzzer's bytes are read as pieces ([`InputPieces`]), so that it also chooses where a stream is
-//! split.
+//! The fuzzer's bytes are read as pieces ([`InputPieces`]), so that it also chooses where a stream
+//! is split.
 //!
 //! A new target is a function, a line in [`TARGETS`], and a file and a `[[bin]]` in `fuzz`.
 #![forbid(unsafe_code)]

@@ -24,8 +24,9 @@ const SHOWN_LINES: usize = 60;
 const SLOWEST: usize = 10;
 
 /// Arguments: the file with cargo's messages about the build, the file of groups, and the directory
-/// of the logs. The environment may have `ONLY` (groups and parts of names), `BACKGROUND` (a command that
-/// runs while the waiting group does) and `NIGHTLY` (runs the tests of that list and no others).
+/// of the logs. The environment may have `ONLY` (groups and parts of names), `BACKGROUND` (a
+/// command that runs while the waiting group does) and `NIGHTLY` (runs the tests of that list and
+/// no others).
 fn main() -> ExitCode {
     match run() {
         Ok(true) => ExitCode::SUCCESS,

@@ -88,7 +88,8 @@ pub const ECHO_SHM: BenchRow = BenchRow {
     ..ECHO_BLOCKING
 };
 
-/// Two stacks over shared memory compared with a bare loop between two processes with shared memory.
+/// Two stacks over shared memory compared with a bare loop between two processes with shared
+/// memory.
 pub const ECHO_SHM_BARE: BenchRow = BenchRow {
     name: "stack/echo/shm/bare",
     against: "bare loop of copies between two processes that share memory, p50",

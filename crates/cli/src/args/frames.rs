@@ -18,7 +18,7 @@ use crate::failure::CommandFailure;
 pub fn port(text: &str) -> Result<PortUrl, String> {
     text.parse().map_err(|error: linerate_port::PortError| {
         // clap prints the value itself before this text.
-        let problem = error.report();
+        let problem = error.to_report();
         format!("{}: {}", problem.situation, problem.next_step)
     })
 }

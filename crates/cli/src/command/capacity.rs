@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use linerate_generator::capacity::{
     CapacityResults, SuiteOptions, SuiteTest, run as measure_capacity,
 };
-use linerate_generator::{FrameInput as Sent, GeneratorSettings};
+use linerate_generator::{FrameInput, GeneratorSettings};
 use linerate_packet::template::{FrameSizes, MIN_FRAME_WITH_FCS, TemplateError, fitted_size};
 use linerate_port::FrameRunError;
 use linerate_record::capacity::{Capacity, CapacityTrial};
@@ -130,7 +130,7 @@ fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, Comman
     };
     let options = capacity_options(args, &sizes, line_bps)?;
     let base = GeneratorSettings {
-        input: Sent::Template(plan.clone()),
+        input: FrameInput::Template(plan.clone()),
         line_bps,
         drain: args.drain,
         threads: args.ports.threads,
@@ -151,9 +151,8 @@ fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, Comman
             size: Some(size.clone()),
             ..plan.clone()
         };
-        let event_kind = Sent::Template(plan);
         let sized = GeneratorSettings {
-            input: event_kind,
+            input: FrameInput::Template(plan),
             ..base.clone()
         };
         sized.check_template()?;
@@ -189,7 +188,7 @@ fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, Comman
                 Timestamp::now(),
             );
         } else {
-            output.report_progress(&text::capacity_trial(trial));
+            output.report_progress(&text::describe_capacity_trial(trial));
         }
     };
     let names = (send.as_str(), receive.as_deref());

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linerate_generator::{
-    Capture, FrameInput as Sent, GeneratorEvent, GeneratorPorts, GeneratorRun, GeneratorSettings,
+    Capture, FrameInput, GeneratorEvent, GeneratorPorts, GeneratorRun, GeneratorSettings,
     ReceiveSide, plan, record, run as run_generator,
 };
 use linerate_host::stop_flag::StopFlag;
@@ -50,8 +50,8 @@ fn generator_settings(
         )));
     }
     let content = match &args.pcap {
-        Some(file) => Sent::Capture(Arc::new(Capture::read(file, args.recorded_times)?)),
-        None => Sent::Template(args.frames.plan(args.size.as_deref())?),
+        Some(file) => FrameInput::Capture(Arc::new(Capture::read(file, args.recorded_times)?)),
+        None => FrameInput::Template(args.frames.plan(args.size.as_deref())?),
     };
     Ok(GeneratorSettings {
         input: content,

@@ -56,7 +56,7 @@ fn run_link(interfaces: [&str; 2], mode: &str, mtu: &str) -> Result<(), String> 
         flush: false,
         ..ForwardSettings::default()
     };
-    let failed = |error: FrameRunError| error.report().to_string();
+    let failed = |error: FrameRunError| error.to_report().to_string();
     let mut forwarder = Forwarder::open(&urls, memory).map_err(failed)?;
     forwarder.start(&settings, Duration::ZERO).map_err(failed)?;
     print_stdout(linerate_lab::PASSING_REPLY);

@@ -163,7 +163,7 @@ fn by_waiting(runner: &mut SeriesRunner<'_>, client: &Client) -> Result<(), Seri
             if *label != BLOCKING_AWAKE || error.exit_code() != exit::MISSING {
                 return Err(SeriesEnd::Failed(error.into()));
             }
-            let problem = error.problem();
+            let problem = error.to_report();
             runner.notes.push(format!(
                 "the cost of idle states is left out: {} ({})",
                 problem.situation, problem.next_step

@@ -216,7 +216,7 @@ struct RunsList<'a> {
     entries: &'a [HistoryEntry],
     /// Other files in the directory, with the reason why they are no records.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
-    strange: BTreeMap<String, String>,
+    unreadable_files: BTreeMap<String, String>,
 }
 
 fn list(
@@ -235,7 +235,7 @@ fn list(
             schema: "linerate/runs/1",
             directory: dir.parent().unwrap_or(Path::new("/")).to_owned(),
             entries: &entries,
-            strange: unreadable.into_iter().collect(),
+            unreadable_files: unreadable.into_iter().collect(),
         });
         return Ok(exit::OK);
     }

@@ -222,7 +222,7 @@ fn measure_series(
     if runs.is_empty() {
         return Err(match end {
             Err(SeriesEnd::Failed(failure)) => failure,
-            _ => CommandFailure::from(SessionError::Interrupted),
+            _ => CommandFailure::interrupted(),
         });
     }
     let started = runs.first().map_or_else(Timestamp::now, |run| run.started);

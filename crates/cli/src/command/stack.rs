@@ -8,7 +8,7 @@ use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit;
 use linerate_record::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::stack::StackFacts;
-use linerate_report::text::stack as words;
+use linerate_report::text;
 use linerate_server::stack_host;
 use linerate_server::stack_host::{ServiceHostEvent, ServiceHostOptions};
 
@@ -22,6 +22,7 @@ use crate::plan::stack;
 use crate::port_devices::PortDevices;
 use crate::standard_streams::print_stdout;
 use crate::ui_update::UiUpdate;
+
 /// Default interval of the full-screen display.
 const SCREEN_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -153,7 +154,7 @@ fn print_event(update: ServiceHostEvent<'_>, args: &StackHostArgs, output: &mut 
             emit_host_event(EventKind::StackInterval { interval }, output);
         }
         ServiceHostEvent::Interval(interval) if !quiet => {
-            output.report_progress(&words::describe_interval(interval))
+            output.report_progress(&text::stack::describe_interval(interval))
         }
         ServiceHostEvent::Interval(_) => {}
         ServiceHostEvent::Test(event) => handle_test_event(&event, output),
@@ -263,7 +264,7 @@ fn startup_text(facts: &StackFacts, output: &CommandOutput) -> String {
     let style = output.style();
     format!(
         "{}\n\n{}\n",
-        words::render_configuration(facts, style),
-        words::render_memory(&facts.memory, style)
+        text::stack::render_configuration(facts, style),
+        text::stack::render_memory(&facts.memory, style)
     )
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
-use linerate_record::experiment::{KnobAxis as Axis, KnobValues};
+use linerate_record::experiment::{KnobAxis, KnobValues};
 use linerate_record::figure;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
@@ -89,9 +89,7 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
     let available = AvailableKnobs::collect(&args.knobs, &request.command)?;
     check_permissions(&request, &available)?;
     let stop = stop_on_signals()?;
-    unrestored_settings::unrestored_note()
-        .iter()
-        .for_each(|note| output.warn(note));
+    unrestored_settings::warn(output);
     let mut applier = KnobApplier::new(request.axes.clone(), &available, &request.command, &stop)?;
     output.report_progress(&format!(
         "sweep {}: {} points x {} repeats = {} runs in random order, seed {}; to resume after a crash: linerate sweep --resume {}",
@@ -139,7 +137,7 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
                 "every point",
                 "run the measuring command by itself to see its output",
             )),
-            None => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
+            None => CommandFailure::interrupted(),
         }));
     }
     if interrupted && journal.is_some() {
@@ -564,7 +562,7 @@ fn result_set(
                 seed: request.seed,
                 repeats: request.repeats,
                 axes: (request.axes.iter())
-                    .map(|axis| Axis {
+                    .map(|axis| KnobAxis {
                         name: axis.name.clone(),
                         values: axis.values.clone(),
                     })

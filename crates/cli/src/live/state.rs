@@ -135,7 +135,7 @@ impl ScreenState {
             EventKind::Finished { record } => self.on_finished(record),
             EventKind::CapacityTrial { trial } => {
                 self.run.add_trial(trial);
-                self.push_line(text::capacity_trial(trial));
+                self.push_line(text::describe_capacity_trial(trial));
             }
             EventKind::Trial { trial } => self.push_line(text::describe_trial(trial, TRIAL_LINE_COLUMNS)),
             EventKind::Pass {

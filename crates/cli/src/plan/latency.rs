@@ -450,7 +450,7 @@ mod tests {
         ] {
             let options = format!("-u --peer echo {options}");
             let Err(failure) = plan_latency(&latency_args(&options)) else {
-                panic!("{options}: the far end cannot do that");
+                panic!("{options}: the server cannot do that");
             };
             assert_eq!(failure.code, linerate_record::exit::USAGE, "{options}");
         }

@@ -3,7 +3,7 @@
 use linerate_record::event::ErrorReport;
 use linerate_record::plan::{Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
 use linerate_record::stack::{STACK_NAME, StackPlan};
-use linerate_session::stack_rejections as rejections;
+use linerate_session::stack_rejections;
 use linerate_stack::config::ThreadConfig;
 use linerate_stack::{StackConfig, StackError};
 use linerate_stats::units::format_exact_duration;
@@ -265,7 +265,7 @@ pub fn set_local_stack(
             control,
             ..StackPlan::default()
         };
-        rejections::check_client(plan, &only)?;
+        stack_rejections::check_client(plan, &only)?;
     }
     let Some(mut stack) = stack_plan(&args.stack, &RequestedKeys::new(plan, buffers))? else {
         return Ok(());

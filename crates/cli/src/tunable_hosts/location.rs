@@ -2,8 +2,8 @@
 //! moved to another network namespace since; hardware interfaces return when their namespace is
 //! removed.
 
+use linerate_host::netlink::{InterfaceLink, list_links};
 use linerate_host::network_namespaces::{NamespaceState, find_namespace};
-use linerate_host::snapshot::netlink::{InterfaceLink, list_links};
 use linerate_tune::guard::{
     InterfaceEntry, InterfaceIdentity, SettingKey, SettingKind, SettingLocation,
 };

@@ -10,7 +10,7 @@ use super::tcp_info_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
-use crate::run_view::{DirectionView, FULL_SHARE, RunView, STANDING_QUEUE_NS, role_name};
+use crate::run_view::{DirectionView, FULL_SHARE, RunView, STANDING_QUEUE_NS};
 
 /// Smallest ratio of both directions that counts as asymmetric.
 const MIN_RATIO: f64 = 1.5;
@@ -233,7 +233,7 @@ impl AsymmetricPath {
             .summary(format!(
                 "acknowledgements use up the reverse path: {interface} of the {} is limited to \
                  {}, and they use {} of it",
-                role_name(role),
+                role.as_str(),
                 format_bit_rate(rate as f64),
                 format_share(used.min(1.0))
             ))
@@ -241,16 +241,13 @@ impl AsymmetricPath {
                 "qdisc rate, reverse path",
                 rate,
                 "bit/s",
-                format!("{} {interface} rtnetlink TCA_OPTIONS", role_name(role)),
+                format!("{} {interface} rtnetlink TCA_OPTIONS", role.as_str()),
             )
             .evidence(
                 "used by acknowledgements",
                 used,
                 "share",
-                format!(
-                    "{} {interface} tx_packets, as empty frames",
-                    role_name(role)
-                ),
+                format!("{} {interface} tx_packets, as empty frames", role.as_str()),
             )
             .evidence("goodput_bps", goodput, "bit/s", "receiver")
             .evidence(

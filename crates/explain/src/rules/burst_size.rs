@@ -8,7 +8,7 @@ use linerate_stats::units::{format_bytes, format_share};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, format_rate_option, role_name};
+use crate::run_view::{DirectionView, RunView, format_rate_option};
 
 /// Frames per poll from which the cost of the poll is small
 /// (docs/method/defaults.md#constants-of-estimates).
@@ -229,7 +229,7 @@ impl BurstSize {
                 "SO_RCVBUF",
                 direction.receive_buffer(),
                 "B",
-                format!("{} socket", role_name(direction.receiver)),
+                format!("{} socket", direction.receiver.as_str()),
             )
             .remedy(
                 "send single datagrams at that rate, or enlarge the queue that drops them to hold \

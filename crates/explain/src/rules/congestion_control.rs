@@ -11,7 +11,7 @@ use super::tcp_info_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent, size};
-use crate::run_view::{DirectionView, RunView, ThreadTime, role_name};
+use crate::run_view::{DirectionView, RunView, ThreadTime};
 
 /// Longest round-trip time of a path that is limited by processors and not by its length.
 const SHORT_RTT_NS: f64 = 1e6;
@@ -221,7 +221,7 @@ impl CongestionControl {
             .summary(format!(
                 "{control} paces with its own timers, because the {}'s interface has no `fq` \
                  qdisc: {}",
-                role_name(role),
+                role.as_str(),
                 match needless {
                     true => format!(
                         "acknowledgements are processed on the receiver's core, segments are \
@@ -235,25 +235,25 @@ impl CongestionControl {
                 "TCP_CONGESTION",
                 control,
                 "",
-                format!("{} socket", role_name(role)),
+                format!("{} socket", role.as_str()),
             )
             .evidence(
                 "qdisc",
                 qdisc.unwrap_or("none"),
                 "",
-                format!("{} rtnetlink", role_name(role)),
+                format!("{} rtnetlink", role.as_str()),
             )
             .evidence_if(
                 "qdisc, below it",
                 super::child_qdiscs(children),
                 "",
-                format!("{} rtnetlink", role_name(role)),
+                format!("{} rtnetlink", role.as_str()),
             )
             .evidence_if(
                 "net.core.default_qdisc",
                 below,
                 "",
-                format!("{} sysctl", role_name(role)),
+                format!("{} sysctl", role.as_str()),
             )
             .evidence(
                 "tcpi_dsack_dups",
@@ -283,14 +283,13 @@ impl CongestionControl {
                 "net.ipv4.tcp_allowed_congestion_control",
                 restricted.map(|(_, allowed)| allowed),
                 "",
-                restricted.map_or_else(String::new, |(role, _)| {
-                    format!("{} sysctl", role_name(role))
-                }),
+                restricted
+                    .map_or_else(String::new, |(role, _)| format!("{} sysctl", role.as_str())),
             )
             .remedy(match restricted {
                 Some((role, _)) => format!(
                     "{REMEDY}; the {}'s host permits reno for all users, and cubic only for root",
-                    role_name(role)
+                    role.as_str()
                 ),
                 None => REMEDY.to_owned(),
             })

@@ -10,7 +10,7 @@ use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::{
-    DROP_COUNTERS, DirectionView, MATHIS_FACTOR, RunView, TcpSummary, format_rate_option, role_name,
+    DROP_COUNTERS, DirectionView, MATHIS_FACTOR, RunView, TcpSummary, format_rate_option,
 };
 
 /// Smallest loss share that matters: by Mathis' formula it limits a stream of 1448 B segments on a
@@ -48,12 +48,7 @@ pub(super) fn with_sack_remedy(
         return builder;
     }
     let builder = ends.iter().fold(builder, |builder, &role| {
-        builder.evidence(
-            SACK_SYSCTL,
-            0_u64,
-            "",
-            format!("{} sysctl", role_name(role)),
-        )
+        builder.evidence(SACK_SYSCTL, 0_u64, "", format!("{} sysctl", role.as_str()))
     });
     builder
         .evidence(

@@ -9,7 +9,7 @@ use linerate_stats::units::format_share;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{RunView, role_name};
+use crate::run_view::RunView;
 
 /// Largest share of the frequency that may be missing.
 const MIN_RELEVANT_SHARE: f64 = 0.15;
@@ -123,7 +123,7 @@ impl CpuFrequency {
             .cost(share)
             .summary(format!(
                 "a processor of the {} ran at {:.2} GHz of {:.2} GHz ({governor})",
-                role_name(role),
+                role.as_str(),
                 now / 1e9,
                 most / 1e9
             ))
@@ -131,19 +131,19 @@ impl CpuFrequency {
                 "scaling_governor",
                 governor,
                 "",
-                format!("{} /sys/devices/system/cpu/cpu0/cpufreq", role_name(role)),
+                format!("{} /sys/devices/system/cpu/cpu0/cpufreq", role.as_str()),
             )
             .evidence(
                 "scaling_cur_freq",
                 now,
                 "Hz",
-                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", role_name(role)),
+                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", role.as_str()),
             )
             .evidence(
                 "cpuinfo_max_freq",
                 most,
                 "Hz",
-                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", role_name(role)),
+                format!("{} /sys/devices/system/cpu/cpu*/cpufreq", role.as_str()),
             )
             .evidence(
                 "working time",

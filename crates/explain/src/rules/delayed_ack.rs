@@ -11,7 +11,7 @@ use super::{HEADROOM_FORMULA, tcp_info_source, within_headroom};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent, size};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Delay of acknowledgements, ns: Linux 40 ms (TCP_DELACK_MIN), others up to the 500 ms of RFC 1122
 /// section 4.2.3.2, mostly 200 ms. Shorter than the timer if payload arrives in between.
@@ -145,7 +145,7 @@ pub(super) fn larger_buffer_remedy(
     let enough = sufficient_bytes(now.unwrap_or(0));
     let remedy = format!(
         "a {buffer_name} of the {} of at least {}",
-        role_name(end),
+        end.as_str(),
         format_bytes(enough)
     );
     let size = format!("{}K", enough >> 10);
@@ -294,7 +294,7 @@ impl DelayedAck {
             })
             || super::congestion_loss::counted_drops(run) > 0;
         let delayed = run.counter_increase("delayed_acks", |host, _| {
-            host == role_name(direction.receiver)
+            host == direction.receiver.as_str()
         });
         // Some full buffers wait for the timer, and others are sent at once.
         let timers = delayed.unwrap_or(0) as f64 * LINUX_DELAYED_ACK_NS
@@ -363,14 +363,14 @@ impl DelayedAck {
                      has no buffer space left",
                     format_bytes(bytes as u64),
                     format_nanos(stall_ns),
-                    role_name(direction.receiver)
+                    direction.receiver.as_str()
                 ),
                 false => format!(
                     "a {buffer_name} of {} took {} on average: the {} delayed {} acknowledgements for 40 \
                      ms or more, and the sender had no buffer space left",
                     format_bytes(bytes as u64),
                     format_nanos(stall_ns),
-                    role_name(direction.receiver),
+                    direction.receiver.as_str(),
                     delayed.unwrap_or(0)
                 ),
             })
@@ -397,12 +397,12 @@ impl DelayedAck {
                 "DelayedACKs",
                 delayed,
                 "segments",
-                format!("{} /proc/net/netstat", role_name(direction.receiver)),
+                format!("{} /proc/net/netstat", direction.receiver.as_str()),
             )
             .remedy(format!(
                 "permit two full segments in flight: {remedy}; or let the {} acknowledge at once \
                  (TCP_QUICKACK, `quickack 1` in its route)",
-                role_name(direction.receiver)
+                direction.receiver.as_str()
             ))
             .command(command)
             .gain(gain, formula)

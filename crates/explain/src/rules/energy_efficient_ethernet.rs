@@ -8,7 +8,7 @@ use linerate_stats::units::format_nanos;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{RunView, role_name};
+use crate::run_view::RunView;
 
 /// Wake time of a link by its speed in bit/s, ns (IEEE 802.3az, table 78-4, minimum `T_w_sys_tx`).
 const LINK_WAKE_NS: &[(u64, f64)] = &[
@@ -100,7 +100,7 @@ impl EnergyEfficientEthernet {
         if share < MIN_RELEVANT_SHARE {
             return None;
         }
-        let end = role_name(role);
+        let end = role.as_str();
         let at = format!("{end} {} ethtool --show-eee", interface.name);
         FindingBuilder::cause(self.id(), role)
             .cost(share)

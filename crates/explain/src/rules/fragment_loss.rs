@@ -9,7 +9,7 @@ use super::reassembly::{MIN_FRAGMENTS, REJECTED_PART, rejected_fragments};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Smallest loss share that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.001;
@@ -86,7 +86,7 @@ impl FragmentLoss {
         let datagram_loss = direction.summary().loss_fraction.unwrap_or(share).min(1.0);
         // With independent fragment losses p, 1 - (1 - p)^k of the datagrams are lost.
         let fragment_loss = 1.0 - (1.0 - datagram_loss).powf(1.0 / fragments);
-        let host = role_name(direction.receiver);
+        let host = direction.receiver.as_str();
         let increase_of = |counter| run.counter_increase(counter, |at, _| at == host);
         FindingBuilder::cause(self.id(), FindingLocation::Path)
             .direction(direction.direction)
@@ -116,7 +116,7 @@ impl FragmentLoss {
                 "mtu",
                 direction.mtu(),
                 "B",
-                format!("{} interface", role_name(direction.sender)),
+                format!("{} interface", direction.sender.as_str()),
             )
             .remedy("send datagrams that fit into one packet, or raise the MTU of the path")
             .command(run.rerun_command(&format!(

@@ -9,7 +9,7 @@ use linerate_stats::units::format_bytes;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, size};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Default maximum of an interface.
 const DEFAULT_GSO_BYTES: u32 = 65_536;
@@ -230,7 +230,7 @@ impl GsoSize {
             .cost(share)
             .summary(format!(
                 "{link} of the {} accepts GSO packets of at most {}{}",
-                role_name(role),
+                role.as_str(),
                 format_bytes(largest.into()),
                 match small {
                     true => ", less than the kernel's default",
@@ -241,19 +241,19 @@ impl GsoSize {
                 "gso_ipv4_max_size",
                 bytes,
                 "B",
-                format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", role_name(role)),
+                format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", role.as_str()),
             )
             .evidence_if(
                 "gso_max_segs",
                 segments.filter(|_| by_segments),
                 "segments",
-                format!("{} {link} IFLA_GSO_MAX_SEGS", role_name(role)),
+                format!("{} {link} IFLA_GSO_MAX_SEGS", role.as_str()),
             )
             .evidence_if(
                 "tso_max_size",
                 interface.tso_max_bytes,
                 "B",
-                format!("{} {link} IFLA_TSO_MAX_SIZE", role_name(role)),
+                format!("{} {link} IFLA_TSO_MAX_SIZE", role.as_str()),
             )
             .evidence("goodput_bps", direction.goodput()?, "bit/s", "receiver")
             .remedy(match small {

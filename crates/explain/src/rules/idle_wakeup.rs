@@ -11,7 +11,7 @@ use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
-use crate::run_view::{DirectionView, MIN_IDLE_CPU_SHARE, RunView, role_name};
+use crate::run_view::{DirectionView, MIN_IDLE_CPU_SHARE, RunView};
 
 /// Time of two wake-ups on cores that do not enter idle states, ns: 4.3 us on the 2-core VM with
 /// /dev/cpu_dma_latency held.
@@ -178,7 +178,7 @@ impl IdleWakeup {
         let (end, threads) = match woken[..] {
             [role] => (
                 FindingLocation::from(role),
-                format!("the {}'s sleeping thread", role_name(role)),
+                format!("the {}'s sleeping thread", role.as_str()),
             ),
             _ => (FindingLocation::Both, "two sleeping threads".to_owned()),
         };
@@ -302,7 +302,7 @@ impl IdleWakeup {
             .summary(format!(
                 "the {}'s threads slept {:.0} times per second, and each time the core entered an \
                  idle state: waking up took {} of the time",
-                role_name(role),
+                role.as_str(),
                 a_second,
                 format_share(share)
             ))
@@ -310,7 +310,7 @@ impl IdleWakeup {
                 "voluntary switches",
                 time.sleeps,
                 "",
-                format!("{} getrusage", role_name(role)),
+                format!("{} getrusage", role.as_str()),
             )
             .evidence(
                 "wake_up_ns",

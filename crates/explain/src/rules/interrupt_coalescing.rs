@@ -8,7 +8,7 @@ use linerate_stats::units::format_nanos;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{RunView, role_name};
+use crate::run_view::RunView;
 
 /// Smallest share of a median round trip that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.1;
@@ -94,7 +94,7 @@ impl InterruptCoalescing {
         }
         let supported =
             Some(interface.coalescing_settings.join(" ")).filter(|supported| !supported.is_empty());
-        let end = role_name(role);
+        let end = role.as_str();
         let at = format!("{end} {} ethtool -c", interface.name);
         let command = disable_arguments(coalescing, &interface.coalescing_settings);
         let builder = FindingBuilder::limit_if(command.is_none(), self.id(), role)

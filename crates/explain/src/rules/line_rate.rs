@@ -8,7 +8,7 @@ use linerate_stats::units::{format_bit_rate, format_share};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Share of the link speed from which it is saturated.
 const FULL_SHARE: f64 = 0.9;
@@ -104,7 +104,7 @@ impl LineRate {
                 "speed",
                 line,
                 "bit/s",
-                format!("{} ethtool", role_name(slower)),
+                format!("{} ethtool", slower.as_str()),
             )
             .evidence(
                 "on the wire",

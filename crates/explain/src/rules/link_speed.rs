@@ -9,7 +9,7 @@ use linerate_stats::units::format_bit_rate;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{RunView, role_name};
+use crate::run_view::RunView;
 
 /// Share of the slower link in use from which its speed is the limit.
 const MIN_LINK_USE: f64 = 0.75;
@@ -153,7 +153,7 @@ impl LinkSpeed {
             .summary(format!(
                 "{} of the {} runs at {}{}{}",
                 interface.name,
-                role_name(slow),
+                slow.as_str(),
                 format_bit_rate(slow_speed as f64),
                 if half_duplex.is_some() {
                     ", half duplex"
@@ -176,19 +176,19 @@ impl LinkSpeed {
                 "speed",
                 slow_speed,
                 "bit/s",
-                format!("{} {} ethtool", role_name(slow), interface.name),
+                format!("{} {} ethtool", slow.as_str(), interface.name),
             )
             .evidence_if(
                 "fastest supported mode",
                 fastest(slow),
                 "bit/s",
-                format!("{} {} ethtool", role_name(slow), interface.name),
+                format!("{} {} ethtool", slow.as_str(), interface.name),
             )
             .evidence_if(
                 "duplex",
                 interface.duplex.as_deref(),
                 "",
-                format!("{} {} ethtool", role_name(slow), interface.name),
+                format!("{} {} ethtool", slow.as_str(), interface.name),
             )
             .evidence_if("speed of the other end", peer_speed, "bit/s", "ethtool")
             .evidence(

@@ -10,7 +10,7 @@ use super::{evaluate_directions, tcp_info_source, with_retransmits};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent, size};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Packet size up to which nearly every path works (RFC 8200 section 5: 1280).
 const LARGE_PACKET_BYTES: u64 = 1_100;
@@ -212,7 +212,7 @@ impl MtuBlackHole {
         }
         let probing = run.sysctl(direction.sender, "net.ipv4.tcp_mtu_probing");
         let icmp_unreachable = run.counter_increase("icmp_unreachable_received", |host, _| {
-            host == role_name(direction.sender)
+            host == direction.sender.as_str()
         });
         let builder = FindingBuilder::cause(self.id(), FindingLocation::Path)
             .direction(direction.direction)
@@ -240,13 +240,13 @@ impl MtuBlackHole {
                 "InDestUnreachs",
                 icmp_unreachable,
                 "packets",
-                format!("{} /proc/net/snmp", role_name(direction.sender)),
+                format!("{} /proc/net/snmp", direction.sender.as_str()),
             )
             .evidence_if(
                 "net.ipv4.tcp_mtu_probing",
                 probing,
                 "",
-                format!("{} sysctl", role_name(direction.sender)),
+                format!("{} sysctl", direction.sender.as_str()),
             )
             .remedy(
                 "set the same MTU on all links of a segment, let ICMP \"fragmentation needed\" \
@@ -298,13 +298,13 @@ impl MtuBlackHole {
                 "{} of the {} sends unsegmented GSO packets, and {device} drops frames above its \
                  MTU: only single retransmitted segments arrive",
                 sends.name,
-                role_name(direction.sender)
+                direction.sender.as_str()
             ))
             .evidence(
                 on,
                 "on",
                 "",
-                format!("{} {} ethtool -k", role_name(direction.sender), sends.name),
+                format!("{} {} ethtool -k", direction.sender.as_str(), sends.name),
             )
             .evidence(
                 "retransmitted segments",
@@ -315,7 +315,7 @@ impl MtuBlackHole {
         with_retransmits(builder, direction.sender, &tcp)
             .remedy(format!(
                 "disable segmentation offload at the {}",
-                role_name(direction.sender)
+                direction.sender.as_str()
             ))
             .command(run.command_at(
                 direction.sender,
@@ -360,7 +360,7 @@ impl MtuBlackHole {
         } else {
             "1280"
         };
-        let read = format!("{} stack", role_name(direction.sender));
+        let read = format!("{} stack", direction.sender.as_str());
         FindingBuilder::cause(self.id(), FindingLocation::Path)
             .direction(direction.direction)
             .cost(share.min(MAX_PARTIAL_COST))
@@ -444,7 +444,7 @@ impl MtuBlackHole {
                 "mtu",
                 direction.mtu(),
                 "B",
-                format!("{} interface", role_name(direction.sender)),
+                format!("{} interface", direction.sender.as_str()),
             )
             .remedy(
                 "find the largest payload that arrives; set the same MTU on all links of a segment",

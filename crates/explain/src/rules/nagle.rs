@@ -10,7 +10,7 @@ use super::{HEADROOM_FORMULA, tcp_info_source, within_headroom};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Time of a transfer over the round-trip time from which each transfer waits for one, and shortest
 /// such time, ns.
@@ -114,7 +114,7 @@ impl Nagle {
                 "SO_SNDBUF",
                 direction.send_buffer(),
                 "B",
-                format!("{} socket", role_name(role)),
+                format!("{} socket", role.as_str()),
             )
             .evidence("tcpi_snd_mss", tcp.mss_bytes.round(), "B", tcp_info_source(role))
             .evidence(

@@ -9,7 +9,7 @@ use linerate_stats::units::{format_count, format_nanos};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
-use crate::run_view::{RunView, role_name};
+use crate::run_view::RunView;
 
 /// Retry time of address resolution (net.ipv4.neigh.*.retrans_time_ms), ns.
 const RESOLUTION_RETRY_NS: u64 = 900_000_000;
@@ -102,7 +102,7 @@ impl Neighbour {
             counter.counter == "neighbour_address_changes" && counter.increase() > 0
         })?;
         // The observer's own entry is for the address of the other end.
-        let observer = if counter.host == role_name(Role::Server) {
+        let observer = if counter.host == Role::Server.as_str() {
             Role::Server
         } else {
             Role::Client
@@ -213,7 +213,7 @@ impl Neighbour {
         };
         let slowest = summary.rtt_ns.map(|rtt| rtt.max);
         let host = from.map_or_else(
-            || role_name(Role::Client).to_owned(),
+            || Role::Client.as_str().to_owned(),
             |from| from.host.clone(),
         );
         FindingBuilder::cause(self.id(), FindingLocation::Path)

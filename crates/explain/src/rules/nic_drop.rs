@@ -8,7 +8,7 @@ use linerate_stats::units::{format_count, format_share};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Smallest share of the packets that matters.
 pub(super) const MIN_RELEVANT_SHARE: f64 = 0.0005;
@@ -127,7 +127,7 @@ impl NicDrop {
         let backlog = run
             .counter_increase("backlog_drops", |_, _| true)
             .unwrap_or(0);
-        let (sender, receiver) = (role_name(direction.sender), role_name(direction.receiver));
+        let (sender, receiver) = (direction.sender.as_str(), direction.receiver.as_str());
         // The largest counter. A virtual link counts a packet at both of its ends: it is assigned
         // to the receiving one, as in `losses`.
         let drop_counter = INTERFACE_DROP_COUNTERS

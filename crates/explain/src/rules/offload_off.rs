@@ -11,7 +11,7 @@ use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Cost of a byte without segmentation offload over the cost with it: 88 Gb/s against 9.7 on veth
 /// of the 2-core VM.
@@ -257,7 +257,7 @@ impl OffloadOff {
             .summary(format!(
                 "{feature} of {interface} is off at the {}{}: each packet is processed \
                  separately, and the busier end works for {} of the time",
-                role_name(role),
+                role.as_str(),
                 if is_fixed {
                     ", and its driver does not support it"
                 } else {
@@ -269,7 +269,7 @@ impl OffloadOff {
                 feature,
                 if is_fixed { "off [fixed]" } else { "off" },
                 "",
-                format!("{} {interface} ethtool -k", role_name(role)),
+                format!("{} {interface} ethtool -k", role.as_str()),
             )
             .evidence(
                 "working time of the sending threads",

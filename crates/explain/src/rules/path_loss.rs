@@ -18,7 +18,7 @@ use crate::reference::{CauseReference, bit_rate, detection, duration, percent};
 use crate::run_view::{
     DirectionView, LOSS_BOUND_RATIO, MATHIS_FACTOR, MIN_GOODPUT_BPS, MIN_LOSSY_INTERVALS,
     MIN_REPEATED_LOSSES, MIN_UNACCOUNTED_SHARE, RunView, STANDING_QUEUE_NS, UNACCOUNTED_PART,
-    UNNECESSARY_PART, format_rate_option, role_name,
+    UNNECESSARY_PART, format_rate_option,
 };
 
 /// Smallest share of lost datagrams or segments that matters.
@@ -356,13 +356,13 @@ impl PathLoss {
                 "retransmitted_segments",
                 retransmitted,
                 "segments",
-                format!("{} stack", role_name(direction.sender)),
+                format!("{} stack", direction.sender.as_str()),
             )
             .evidence(
                 "out_segments",
                 sent,
                 "segments",
-                format!("{} stack", role_name(direction.sender)),
+                format!("{} stack", direction.sender.as_str()),
             )
             .evidence(
                 "drops on the path",
@@ -454,7 +454,7 @@ impl PathLoss {
                 .evidence("lost", lost, "datagrams", source)
                 .missing_evidence(
                     "drops of the remote socket",
-                    &format!("{} SO_MEMINFO", role_name(third_party_role)),
+                    &format!("{} SO_MEMINFO", third_party_role.as_str()),
                     "that end runs another program, which does not report it",
                 )
                 .remedy(remedy)
@@ -468,8 +468,8 @@ impl PathLoss {
                 "{} datagrams ({}) were sent by the {} and appear in no counter of the {}",
                 format_count(lost),
                 format_share(share),
-                role_name(direction.sender),
-                role_name(direction.receiver)
+                direction.sender.as_str(),
+                direction.receiver.as_str()
             ))
             .evidence(
                 "losses[path]",

@@ -9,7 +9,7 @@ use linerate_stats::units::{format_count, format_share};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Smallest share of the packets that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.0005;
@@ -104,8 +104,8 @@ impl QdiscDrop {
     ) -> Option<Finding> {
         // With payload in both directions, a drop belongs to the direction whose sender has the
         // qdisc, or that leaves a host between the ends through this interface.
-        let sender_host = role_name(direction.sender);
-        let receiver_host = role_name(direction.receiver);
+        let sender_host = direction.sender.as_str();
+        let receiver_host = direction.receiver.as_str();
         let is_on_path = |host: &str, on: Option<&str>| {
             host == sender_host || host != receiver_host && direction.leaves_through(host, on)
         };

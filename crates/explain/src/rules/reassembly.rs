@@ -8,7 +8,7 @@ use linerate_stats::units::{format_count, format_share};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Configuration keys of our stack: number and size of its reassembly buffers.
 const COUNT_KEY: &str = "ip.reassembly_buffers.count";
@@ -97,7 +97,7 @@ impl Rule for Reassembly {
 
 /// Returns the fragments that the receiving host dropped, without those that timed out.
 pub(super) fn rejected_fragments(run: &RunView<'_>, direction: &DirectionView<'_>) -> u64 {
-    let host = role_name(direction.receiver);
+    let host = direction.receiver.as_str();
     let of = |counter| {
         run.counter_increase(counter, |at, _| at == host)
             .unwrap_or(0)
@@ -124,7 +124,7 @@ impl Reassembly {
         if direction.uses_netstack(direction.receiver) {
             return self.evaluate_netstack(run, direction, (rejected, lost, share));
         }
-        let host = role_name(direction.receiver);
+        let host = direction.receiver.as_str();
         let of = |counter| run.counter_increase(counter, |at, _| at == host);
         let memory = run.sysctl(direction.receiver, "net.ipv4.ipfrag_high_thresh");
         let timeout = run.sysctl(direction.receiver, "net.ipv4.ipfrag_time");
@@ -190,7 +190,7 @@ impl Reassembly {
     ) -> Option<Finding> {
         let role = direction.receiver;
         let stack = run.host(role)?.stack.as_ref()?;
-        let source = format!("{} stack", role_name(role));
+        let source = format!("{} stack", role.as_str());
         let ip = |counter| stack.counter("ip", counter);
         let builder = FindingBuilder::cause(self.id(), role)
             .direction(direction.direction)
@@ -236,7 +236,7 @@ impl Reassembly {
         builder
             .summary(format!(
                 "our stack at the {} dropped {} fragments {why}: {} datagrams ({}) were lost",
-                role_name(role),
+                role.as_str(),
                 format_count(rejected),
                 format_count(lost),
                 format_share(share)

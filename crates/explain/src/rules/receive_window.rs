@@ -14,7 +14,7 @@ use super::{
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent, size};
-use crate::run_view::{DirectionView, RunView, TcpSummary, role_name};
+use crate::run_view::{DirectionView, RunView, TcpSummary};
 
 /// Smallest share of the time limited by the window that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.2;
@@ -263,7 +263,7 @@ impl ReceiveWindow {
             .cost(free)
             .summary(format!(
                 "the {} advertises a window of at most {}, and was idle for {} of the run",
-                role_name(direction.receiver),
+                direction.receiver.as_str(),
                 format_bytes(granted),
                 format_share(free)
             ))
@@ -271,7 +271,7 @@ impl ReceiveWindow {
                 "SO_RCVBUF",
                 granted,
                 "B",
-                format!("{} socket", role_name(direction.receiver)),
+                format!("{} socket", direction.receiver.as_str()),
             )
             .evidence(
                 "idle time of the receiving threads",
@@ -388,7 +388,7 @@ impl ReceiveWindow {
             return None;
         }
         let role = direction.receiver;
-        let end = role_name(role);
+        let end = role.as_str();
         // Our stack allocates the window of each connection at its start.
         let larger = if is_netstack {
             (window * 8).max(64 << 10)
@@ -484,7 +484,7 @@ impl ReceiveWindow {
                 WINDOW_SCALING_SYSCTL,
                 0_u64,
                 "",
-                format!("{} sysctl", role_name(role)),
+                format!("{} sysctl", role.as_str()),
             );
         }
         if is_fixed_size {

@@ -10,7 +10,7 @@ use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, flow_end_name, role_name};
+use crate::run_view::{DirectionView, RunView, flow_end_name};
 
 /// Share of the datagrams dropped at the receiving socket from which the sender is not the limit.
 pub(super) const MAX_QUEUE_LOSS: f64 = 0.02;
@@ -161,7 +161,7 @@ fn evaluate_flow_end(
         .summary(format!(
             "the {}'s {} threads worked for {} of the time and had almost no idle time: its \
              processor is the limit",
-            role_name(role),
+            role.as_str(),
             flow_end_name(part),
             format_share(time.working)
         ))
@@ -183,7 +183,7 @@ fn evaluate_flow_end(
         builder = builder.command(command);
     }
     if let Some((figure, ns)) = figure {
-        builder = builder.evidence(figure, ns, "ns", format!("{} threads", role_name(role)));
+        builder = builder.evidence(figure, ns, "ns", format!("{} threads", role.as_str()));
     }
     builder.build()
 }
@@ -231,7 +231,7 @@ pub(super) fn unknown_end(run: &RunView<'_>, id: CauseId, part: FlowEnd) -> Opti
     builder
         .summary(format!(
             "the processor of the {}, the {} end, may be the limit: {why}",
-            role_name(role),
+            role.as_str(),
             flow_end_name(part)
         ))
         .missing_evidence("working time of the threads", &schedstat_source(role), why)

@@ -10,7 +10,7 @@ use super::{other_role, per_end_option, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
-use crate::run_view::{RunView, role_name};
+use crate::run_view::RunView;
 
 /// Default period of the throttle (kernel.sched_rt_period_us), us.
 const DEFAULT_PERIOD_US: f64 = 1_000_000.0;
@@ -133,14 +133,14 @@ impl RtThrottle {
             .summary(format!(
                 "a real-time thread of the {} spins: the kernel throttles it for up to {} of each \
                  second",
-                role_name(role),
+                role.as_str(),
                 format_nanos(share * 1e9)
             ))
             .evidence(
                 "kernel.sched_rt_runtime_us",
                 runtime,
                 "us",
-                format!("{} sysctl", role_name(role)),
+                format!("{} sysctl", role.as_str()),
             )
             .evidence("scheduling", sched.to_string(), "", run.sched_source(role))
             .evidence("wait mode", "spin", "", "plan")
@@ -155,7 +155,7 @@ impl RtThrottle {
                 "involuntary switches",
                 pushed,
                 "",
-                format!("{} getrusage", role_name(role)),
+                format!("{} getrusage", role.as_str()),
             )
             .remedy(match run.uses_netstack(role) {
                 true => {

@@ -10,7 +10,7 @@ use super::{per_end_option, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Smallest share of the time that matters for round trips, and for streams, whose buffers bridge
 /// short waits.
@@ -250,7 +250,7 @@ impl SchedulingDelay {
             .cost(waited)
             .summary(format!(
                 "the {}'s threads waited for a core for {} of the {}{}",
-                role_name(role),
+                role.as_str(),
                 format_share(waited),
                 if each.is_some() {
                     "round-trip time"
@@ -267,13 +267,13 @@ impl SchedulingDelay {
                 "involuntary switches",
                 time.preemptions,
                 "",
-                format!("{} getrusage", role_name(role)),
+                format!("{} getrusage", role.as_str()),
             )
             .evidence_if(
                 "idle time of the machine",
                 idle,
                 "share",
-                format!("{} /proc/stat", role_name(role)),
+                format!("{} /proc/stat", role.as_str()),
             )
             .evidence(
                 "scheduling",
@@ -294,7 +294,7 @@ impl SchedulingDelay {
                     "usable processors",
                     usable,
                     "",
-                    format!("{} sched_getaffinity", role_name(role)),
+                    format!("{} sched_getaffinity", role.as_str()),
                 );
         }
         if load_threads > 0 {

@@ -13,7 +13,7 @@ use super::{
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent, size};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Smallest share of the time that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.15;
@@ -213,7 +213,7 @@ impl SendBuffer {
             .summary(format!(
                 "the {}'s stack sends at most {} before an acknowledgement, once per {}; the \
                  receiver was idle for {} of the run",
-                role_name(role),
+                role.as_str(),
                 format_bytes(granted),
                 format_nanos(round_ns),
                 format_share(free)
@@ -222,7 +222,7 @@ impl SendBuffer {
                 "tcp.send_buffer",
                 granted,
                 "B",
-                format!("{} stack", role_name(role)),
+                format!("{} stack", role.as_str()),
             )
             .evidence(
                 "time per transfer",
@@ -246,7 +246,7 @@ impl SendBuffer {
                 "retransmitted_segments",
                 retransmitted,
                 "segments",
-                format!("{} stack", role_name(role)),
+                format!("{} stack", role.as_str()),
             )
             .remedy(format!(
                 "raise the send buffer of our stack above {}",
@@ -292,7 +292,7 @@ impl SendBuffer {
             return None;
         }
         let role = direction.sender;
-        let end = role_name(role);
+        let end = role.as_str();
         let larger = (granted * BUFFER_GROWTH).max(MIN_LARGER_BYTES);
         // The kernel enlarges the buffer to the congestion window, up to its limit: below the limit
         // a small buffer means that no more was needed.

@@ -13,7 +13,7 @@ use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
 use crate::run_view::{
     DirectionView, MAX_QUEUED_RATE_SPREAD, MIN_IDLE_END_SHARE, MIN_STANDING_QUEUE_SHARE,
-    PLATEAU_INTERVALS, RunView, STANDING_QUEUE_NS, role_name,
+    PLATEAU_INTERVALS, RunView, STANDING_QUEUE_NS,
 };
 
 /// Share of a known rate from which it is used up.
@@ -201,7 +201,7 @@ impl ShapedLink {
             return None;
         }
         let over_limit = run.counter_increase("qdisc_over_limit", |host, _| {
-            host == role_name(direction.sender)
+            host == direction.sender.as_str()
         });
         let role = direction.sender;
         FindingBuilder::limit(self.id(), role)
@@ -210,7 +210,7 @@ impl ShapedLink {
             .summary(format!(
                 "{} of the {} is limited to {} by {}, and the rate is used up",
                 interface.name,
-                role_name(role),
+                role.as_str(),
                 format_bit_rate(rate as f64),
                 match shape.is_below_mq {
                     true => format!("{} below mq", shape.kind),
@@ -221,21 +221,13 @@ impl ShapedLink {
                 "rate",
                 rate,
                 "bit/s",
-                format!(
-                    "{} {} rtnetlink TCA_OPTIONS",
-                    role_name(role),
-                    interface.name
-                ),
+                format!("{} {} rtnetlink TCA_OPTIONS", role.as_str(), interface.name),
             )
             .evidence_if(
                 "burst",
                 shape.burst_bytes,
                 "B",
-                format!(
-                    "{} {} rtnetlink TCA_OPTIONS",
-                    role_name(role),
-                    interface.name
-                ),
+                format!("{} {} rtnetlink TCA_OPTIONS", role.as_str(), interface.name),
             )
             .evidence(
                 "with headers",
@@ -247,7 +239,7 @@ impl ShapedLink {
                 "qdisc_over_limit",
                 over_limit,
                 "",
-                format!("{} rtnetlink TCA_STATS2", role_name(role)),
+                format!("{} rtnetlink TCA_STATS2", role.as_str()),
             )
             .remedy("raise the configured rate")
             .command(run.command_at(role, &format!("tc qdisc show dev {}", interface.name)))
@@ -308,7 +300,7 @@ impl ShapedLink {
             return None;
         }
         let roles = [Role::Client, Role::Server];
-        let end = roles.into_iter().find(|role| over.host == role_name(*role));
+        let end = roles.into_iter().find(|role| over.host == role.as_str());
         let interface = over.interface.as_deref().unwrap_or("an interface");
         let source = format!("{} {interface} rtnetlink TCA_STATS2", over.host);
         let known = (end.and_then(|role| run.interface(role))).filter(|interface_facts| {
@@ -361,8 +353,8 @@ impl ShapedLink {
         let rates = direction.interval_rates();
         let plateau = direction.goodput()?;
         let over = run.record.counters.iter().find(|counter| {
-            let is_on_path = counter.host == role_name(direction.sender)
-                || counter.host != role_name(direction.receiver)
+            let is_on_path = counter.host == direction.sender.as_str()
+                || counter.host != direction.receiver.as_str()
                     && direction.leaves_through(&counter.host, counter.interface.as_deref());
             counter.counter == "qdisc_over_limit"
                 && counter.increase() > MIN_OVER_LIMIT

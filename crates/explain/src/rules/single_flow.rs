@@ -9,7 +9,7 @@ use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Idle processors from which more flows help, if the receiving interface has several queues, and
 /// if it has one.
@@ -112,7 +112,7 @@ impl SingleFlow {
             .cost(time.working)
             .summary(format!(
                 "one flow keeps one processor of the {} busy, and {idle:.1} others were idle",
-                role_name(role)
+                role.as_str()
             ))
             .evidence("streams", run.plan.streams, "", "plan")
             .evidence(
@@ -125,7 +125,7 @@ impl SingleFlow {
                 "idle processors",
                 idle,
                 "",
-                format!("{} /proc/stat", role_name(role)),
+                format!("{} /proc/stat", role.as_str()),
             )
             .evidence_if("rx_queues", queues, "", "receiver's interface")
             .remedy("spread the payload over several flows, to use more queues and cores")

@@ -12,7 +12,7 @@ use super::{is_paced, schedstat_source, tcp_info_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, bit_rate, detection, duration, percent, size};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Smallest share of the time that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.25;
@@ -190,7 +190,7 @@ impl SlowReceiverApplication {
             .cost(cost)
             .summary(format!(
                 "our stack at the {} polls its port every {}, and the median round trip took {}",
-                role_name(role),
+                role.as_str(),
                 format_nanos(interval),
                 format_nanos(rtt.p50 as f64)
             ))
@@ -198,7 +198,7 @@ impl SlowReceiverApplication {
                 "poll.interval",
                 interval,
                 "ns",
-                format!("{} stack", role_name(role)),
+                format!("{} stack", role.as_str()),
             )
             .evidence("rtt_ns.p50", rtt.p50, "ns", "client")
             .remedy("poll the port all the time, or more often than the target round-trip time")
@@ -231,16 +231,15 @@ impl SlowReceiverApplication {
             return None;
         }
         let role = direction.receiver;
-        let queue_drops = run.counter_increase("tcp_receive_queue_refused", |host, _| {
-            host == role_name(role)
-        });
+        let queue_drops =
+            run.counter_increase("tcp_receive_queue_refused", |host, _| host == role.as_str());
         FindingBuilder::cause(self.id(), role)
             .direction(direction.direction)
             .cost(tcp.receive_window_limited)
             .summary(format!(
                 "the window of the {} is large and was closed for {} of the time, while its \
                  processor was idle: its application reads too late",
-                role_name(role),
+                role.as_str(),
                 format_share(tcp.receive_window_limited)
             ))
             .evidence(
@@ -253,7 +252,7 @@ impl SlowReceiverApplication {
                 "SO_RCVBUF",
                 window,
                 "B",
-                format!("{} socket", role_name(role)),
+                format!("{} socket", role.as_str()),
             )
             .evidence(
                 "goodput / (window / RTT)",
@@ -271,7 +270,7 @@ impl SlowReceiverApplication {
                 "TCPRcvQDrop",
                 queue_drops,
                 "segments",
-                format!("{} /proc/net/netstat", role_name(role)),
+                format!("{} /proc/net/netstat", role.as_str()),
             )
             .remedy(
                 "check what the receiving application waits for: a disk, another peer, a timer, a \
@@ -329,7 +328,7 @@ impl SlowReceiverApplication {
             .summary(format!(
                 "the window of the {} was closed for {} of the time, and is large enough for {}: \
                  its application reads too late",
-                role_name(role),
+                role.as_str(),
                 format_share(tcp.receive_window_limited),
                 format_bit_rate(through)
             ))
@@ -410,14 +409,14 @@ impl SlowReceiverApplication {
             .summary(format!(
                 "the {}'s socket buffer holds {:.0} ms of the received data and was full, while \
                  its processor was idle: its application reads too late",
-                role_name(role),
+                role.as_str(),
                 queue_s * 1e3
             ))
             .evidence(
                 "losses[udp-receive-queue]",
                 direction.lost_at(LossPoint::UdpReceiveQueue),
                 "datagrams",
-                format!("{} SO_MEMINFO drops", role_name(role)),
+                format!("{} SO_MEMINFO drops", role.as_str()),
             )
             .evidence(
                 "idle time of the receiving threads",
@@ -429,7 +428,7 @@ impl SlowReceiverApplication {
                 "SO_RCVBUF",
                 direction.receive_buffer(),
                 "B",
-                format!("{} socket", role_name(role)),
+                format!("{} socket", role.as_str()),
             )
             .remedy(
                 "check what the receiving application waits for: a disk, another peer, a timer, a \

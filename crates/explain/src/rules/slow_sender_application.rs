@@ -10,7 +10,7 @@ use super::{is_paced, schedstat_source, tcp_info_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent, size};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Send buffer from which a sender does not wait for space unless it is full.
 const LARGE_BUFFER_BYTES: u64 = 256 << 10;
@@ -192,7 +192,7 @@ impl SlowSenderApplication {
             .summary(format!(
                 "the {}'s application had no data in flight for {} of the time, with space in its \
                  socket buffer and an idle processor",
-                role_name(role),
+                role.as_str(),
                 format_share(idle)
             ))
             .evidence("tcpi_busy_time", busy, "share", tcp_info_source(role))
@@ -206,7 +206,7 @@ impl SlowSenderApplication {
                 "SO_SNDBUF",
                 buffer_bytes,
                 "B",
-                format!("{} socket", role_name(role)),
+                format!("{} socket", role.as_str()),
             )
             .remedy(
                 "check what the sending application waits for: a disk, another peer, a timer, a \

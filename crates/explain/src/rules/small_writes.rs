@@ -11,7 +11,7 @@ use super::{is_paced, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent, size};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Fixed cost of a stream's send call, ns, in addition to 0.08 ns per byte: a write of 1 KiB takes
 /// 3.5 us on the 2-core VM (docs/method/defaults.md#constants-of-estimates). Only the ratio of both
@@ -241,7 +241,7 @@ impl SmallWrites {
             .cost(share * sender.working)
             .summary(format!(
                 "each call of the {} sends one datagram of {} and takes {:.1} us",
-                role_name(role),
+                role.as_str(),
                 format_bytes(plan.payload_bytes),
                 each / 1e3
             ))

@@ -10,7 +10,7 @@ use linerate_stats::units::format_bytes;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Cost from which it is a cause.
 const MIN_RELEVANT_SHARE: f64 = 0.02;
@@ -158,16 +158,16 @@ impl SocketBufferCap {
             .summary(format!(
                 "a buffer of {} was requested, and the {}'s kernel grants at most {}",
                 format_bytes(requested),
-                role_name(role),
+                role.as_str(),
                 format_bytes(granted / 2)
             ))
             .evidence("requested size", requested, "B", "plan")
-            .evidence(option, granted, "B", format!("{} socket", role_name(role)))
-            .evidence_if(limit, most, "B", format!("{} sysctl", role_name(role)))
+            .evidence(option, granted, "B", format!("{} socket", role.as_str()))
+            .evidence_if(limit, most, "B", format!("{} sysctl", role.as_str()))
             .remedy(format!(
                 "raise the limit of the {}'s kernel (in its initial network namespace), or run as \
                  root",
-                role_name(role)
+                role.as_str()
             ))
             .command(super::sysctl_command(limit, requested))
             .gain(

@@ -10,7 +10,7 @@ use super::schedstat_source;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{RunView, role_name};
+use crate::run_view::RunView;
 
 /// Smallest share of a processor used by interrupts that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.2;
@@ -144,7 +144,7 @@ impl SoftirqCore {
                 "receive interrupts used {} of processor {core}, on which the {}'s thread runs, \
                  while processor {} was idle",
                 format_share(share),
-                role_name(role),
+                role.as_str(),
                 elsewhere.cpu
             ))
             .evidence(

@@ -9,7 +9,7 @@ use super::nic_drop::{MIN_DROPS, MIN_RELEVANT_SHARE, needed_retransmits};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// See docs/CAUSES.md#softnet-backlog.
 pub struct SoftnetBacklog;
@@ -69,7 +69,7 @@ impl SoftnetBacklog {
         direction: &DirectionView<'_>,
     ) -> Option<Finding> {
         let role = direction.receiver;
-        let end = role_name(role);
+        let end = role.as_str();
         let drops = run
             .counter_increase("backlog_drops", |host, _| host == end)
             .or_else(|| run.counter_increase("backlog_drops", |_, _| true))?;

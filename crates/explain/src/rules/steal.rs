@@ -9,7 +9,7 @@ use linerate_stats::units::format_share;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{RunView, role_name};
+use crate::run_view::RunView;
 
 /// Smallest share of the time of all processors that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.08;
@@ -94,25 +94,25 @@ impl Steal {
             .summary(format!(
                 "the hypervisor took {} of the {}'s processor time (steal)",
                 format_share(share),
-                role_name(role)
+                role.as_str()
             ))
             .evidence(
                 "steal",
                 machine.steal_ns,
                 "ns",
-                format!("{} /proc/stat", role_name(role)),
+                format!("{} /proc/stat", role.as_str()),
             )
             .evidence(
                 "steal over all processors",
                 share,
                 "share",
-                format!("{} /proc/stat", role_name(role)),
+                format!("{} /proc/stat", role.as_str()),
             )
             .evidence_if(
                 "hypervisor",
                 hypervisor,
                 "",
-                format!("{} CPUID", role_name(role)),
+                format!("{} CPUID", role.as_str()),
             )
             .remedy(
                 "measure when the host is quiet, or on a machine with dedicated processors; \
@@ -136,11 +136,11 @@ impl Steal {
         FindingBuilder::unknown(self.id(), role)
             .summary(format!(
                 "the steal time of the {} is unknown: /proc/stat was not read there",
-                role_name(role)
+                role.as_str()
             ))
             .missing_evidence(
                 "steal",
-                &format!("{} /proc/stat", role_name(role)),
+                &format!("{} /proc/stat", role.as_str()),
                 "that end did not report it",
             )
             .remedy("watch the steal column there during a run")

@@ -13,7 +13,7 @@ use super::path_loss::MAX_CORE_WAIT_SHARE;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Ring length that holds the small frames of a time slice at 1 Gb/s.
 const LONG_RING_DESCRIPTORS: u32 = 1024;
@@ -193,7 +193,7 @@ impl TooFewDescriptors {
     ) -> Option<Finding> {
         let interface = direction.receiver_interface()?;
         let (now, most) = (interface.rx_descriptors?, interface.rx_descriptors_max);
-        let host = role_name(direction.receiver);
+        let host = direction.receiver.as_str();
         let missed = run.counter_increase("rx_missed", |at, on| {
             at == host && on == Some(interface.name.as_str())
         })?;
@@ -283,7 +283,7 @@ impl TooFewDescriptors {
             .summary(format!(
                 "our stack at the {} polls its port every {}: {arrive:.0} frames arrive per \
                  interval, its ring holds {ring:.0}, and {} datagrams ({}) were dropped",
-                role_name(role),
+                role.as_str(),
                 format_nanos(interval),
                 format_count(lost),
                 format_share(share)
@@ -292,13 +292,13 @@ impl TooFewDescriptors {
                 "poll.interval",
                 interval,
                 "ns",
-                format!("{} stack", role_name(role)),
+                format!("{} stack", role.as_str()),
             )
             .evidence(
                 "rx_descriptors",
                 ring,
                 "",
-                format!("{} stack", role_name(role)),
+                format!("{} stack", role.as_str()),
             )
             .evidence(
                 "frames per poll interval",
@@ -380,7 +380,7 @@ impl TooFewDescriptors {
             .summary(format!(
                 "the port of our stack at the {} had no free descriptor for {} frames ({}): its \
                  ring holds {ring}",
-                role_name(role),
+                role.as_str(),
                 format_count(full),
                 format_share(share)
             ))
@@ -388,25 +388,25 @@ impl TooFewDescriptors {
                 "link.port_ring_full",
                 full - no_buffer,
                 "frames",
-                format!("{} stack", role_name(role)),
+                format!("{} stack", role.as_str()),
             )
             .evidence_if(
                 "link.port_no_buffer",
                 (no_buffer > 0).then_some(no_buffer),
                 "frames",
-                format!("{} stack", role_name(role)),
+                format!("{} stack", role.as_str()),
             )
             .evidence(
                 "link.in_frames",
                 arrived,
                 "frames",
-                format!("{} stack", role_name(role)),
+                format!("{} stack", role.as_str()),
             )
             .evidence(
                 "rx_descriptors",
                 ring,
                 "",
-                format!("{} stack", role_name(role)),
+                format!("{} stack", role.as_str()),
             )
             .tried(Some(format!("rx_descriptors={ring}")));
         if is_slow || is_long {

@@ -11,7 +11,7 @@ use super::{is_paced, schedstat_source};
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Largest share of the intended load that may be missing
 /// (docs/method/defaults.md#constants-of-estimates).
@@ -20,8 +20,8 @@ const MAX_MISSING_SHARE: f64 = 0.02;
 /// Idle time of a sender that waited for buffer space.
 const MAX_IDLE_SHARE: f64 = 0.3;
 
-/// Part of the sent frames from which refused polls show that the port is the limit.
-const REFUSED_PART: u64 = 1000;
+/// Part of the sent frames from which short transmits show that the port is the limit.
+const SHORT_TRANSMIT_PART: u64 = 1000;
 
 /// Smallest cost: some frames were never sent.
 const MIN_COST: f64 = 0.001;
@@ -89,7 +89,7 @@ impl Rule for ToolLimit {
                 ("intended_fps", "1/s"),
                 ("offered_fps", "1/s"),
                 ("unsent", "frames"),
-                ("refused_polls", "polls"),
+                ("short_transmits", "polls"),
                 ("unsent", "requests"),
                 ("round_trips_per_second", "1/s"),
                 ("working time of the requesting threads", "share"),
@@ -154,7 +154,7 @@ impl ToolLimit {
             .summary(format!(
                 "the {}'s sending threads offered {} less than requested: the result is the limit \
                  of the tool, not of the path",
-                role_name(role),
+                role.as_str(),
                 format_share(-error)
             ))
             .evidence("rate_error", error, "share", "sender")
@@ -215,20 +215,22 @@ impl ToolLimit {
             .evidence("offered_fps", figures.offered_fps, "1/s", "generator")
             .evidence("unsent", figures.unsent, "frames", "generator")
             .evidence(
-                "refused_polls",
+                "short_transmits",
                 figures.short_transmits,
                 "polls",
                 "generator",
             )
-            .remedy(if figures.short_transmits > figures.sent / REFUSED_PART {
-                "the port is the limit: use a faster port, or send larger frames"
-            } else if disturbed {
-                "another program ran on the sending thread's core: stop it, or use another core"
-            } else if second {
-                "use a separate thread and core for sending"
-            } else {
-                "send larger frames, or fewer of them: the core is the limit"
-            });
+            .remedy(
+                if figures.short_transmits > figures.sent / SHORT_TRANSMIT_PART {
+                    "the port is the limit: use a faster port, or send larger frames"
+                } else if disturbed {
+                    "another program ran on the sending thread's core: stop it, or use another core"
+                } else if second {
+                    "use a separate thread and core for sending"
+                } else {
+                    "send larger frames, or fewer of them: the core is the limit"
+                },
+            );
         match second {
             true => builder
                 .command(run.rerun_command("--threads 2 --cpu 0,1"))

@@ -10,7 +10,7 @@ use super::is_paced;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent, size};
-use crate::run_view::{DirectionView, RunView, role_name};
+use crate::run_view::{DirectionView, RunView};
 
 /// Smallest loss share that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.001;
@@ -153,7 +153,7 @@ impl UdpReceiveQueue {
         // At the maximum rate with a large buffer, the loss is what the receiver cannot process.
         let at_the_limit = !is_paced(run) && large && share < MAX_LIMIT_SHARE;
         let role = direction.receiver;
-        let end = role_name(role);
+        let end = role.as_str();
         // The kernel counts drops of its sockets, our stack those of its own.
         let counted = match run.uses_netstack(role) {
             true => {

@@ -9,7 +9,7 @@ use linerate_stats::units::format_nanos;
 use crate::Rule;
 use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
-use crate::run_view::{RunView, role_name};
+use crate::run_view::RunView;
 
 /// Microframe of USB 2 (section 8.4.3.1): frames wait for the next one in both directions.
 const MICROFRAME_NS: f64 = 125_000.0;
@@ -134,7 +134,7 @@ fn is_usb(interface: &InterfaceFacts) -> bool {
 impl UsbAdapter {
     fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
         let interface = run.interface(role).filter(|interface| is_usb(interface))?;
-        let end = role_name(role);
+        let end = role.as_str();
         let driver = interface.driver.as_deref().unwrap_or("unknown");
         let builder = FindingBuilder::cause(self.id(), role)
             .evidence(

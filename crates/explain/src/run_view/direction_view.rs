@@ -398,7 +398,7 @@ impl<'a> DirectionView<'a> {
         let stack = stack.filter(|_| self.uses_netstack(self.receiver))?;
         let sends = self.sender_interface()?;
         let is_segmented = sends.offloads.get("tx-tcp-segmentation") == Some(&false);
-        let host = super::role_name(self.sender);
+        let host = self.sender.as_str();
         let mut counters = self.record.counters.iter();
         let sent = counters.find(|entry| {
             entry.counter == "tx_packets"

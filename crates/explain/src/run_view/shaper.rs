@@ -72,7 +72,7 @@ impl<'a> DirectionView<'a> {
     pub fn ack_path_use(&self) -> Option<(u64, f64)> {
         let interface = self.receiver_interface()?;
         let rate = interface.qdisc_rate_bps?;
-        let host = super::role_name(self.receiver);
+        let host = self.receiver.as_str();
         let sent = self.record.counters.iter().find(|at| {
             at.counter == "tx_packets"
                 && at.host == host
@@ -87,7 +87,7 @@ impl<'a> DirectionView<'a> {
     #[must_use]
     pub fn path_shaper(&self) -> Option<&'a CounterDelta> {
         let l2_bps = self.l2_bps()?;
-        let end_names = [Role::Client, Role::Server].map(super::role_name);
+        let end_names = [Role::Client, Role::Server].map(Role::as_str);
         let one_flow = self.streams().len() <= 1;
         let between = self.record.counters.iter().filter(|at| {
             let is_rate =

@@ -36,7 +36,7 @@ fn check_reopened(failed: &[(u32, PortError)]) -> Result<(), FrameRunError> {
             "port start all".to_owned(),
         ),
     };
-    let problem = error.report();
+    let problem = error.to_report();
     Err(not_forwardable(
         ports,
         &format!(
@@ -463,7 +463,7 @@ impl Forwarder {
         check_reopened(&still_failed)?;
         // The error text covers all reopened ports.
         self.reopened.clear();
-        let problem = error.report();
+        let problem = error.to_report();
         Err(not_forwardable(
             format!("port {number}"),
             &format!(

@@ -100,7 +100,7 @@ fn thread_that_cannot_be_spawned_blocks_no_other() {
         started += 1;
         builder.spawn(job)
     });
-    let problem = error.unwrap_err().report();
+    let problem = error.unwrap_err().to_report();
     assert_eq!(problem.object, "forwarding thread 2 of 2");
     assert!(
         problem.next_step.contains("ulimit -u"),

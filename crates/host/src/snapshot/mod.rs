@@ -23,7 +23,6 @@ mod tests;
 
 use linerate_record::facts;
 
-pub use crate::netlink;
 pub use interface::{egress_interface, is_local_address, read_interface};
 pub use numa_nodes::NumaNodes;
 pub use offloads::{OffloadState, read_offloads};

@@ -1,6 +1,7 @@
 use linerate_sys::namespace::{NamespaceKind, can_create_networks, unshare};
 
 use super::*;
+use crate::netlink;
 
 #[test]
 fn this_host_has_kernel_and_processors() {

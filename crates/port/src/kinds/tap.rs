@@ -5,8 +5,9 @@
 //! network namespace of the thread that opens it, and removed when the process ends. A persistent
 //! tap (`ip tuntap add`) remains and its settings are restored, except for addresses beyond the
 //! first one: those are restored by the code that opens the port ([`TapChanges`]), and after a kill
-//! all settings are. With `vnet`, every frame has a [`VnetHeader`](linerate_packet::vnet::VnetHeader) in
-//! front, and TCP segments have up to 64 KiB, in both directions.
+//! all settings are. With `vnet`, every frame has a
+//! [`VnetHeader`](linerate_packet::vnet::VnetHeader) in front, and TCP segments have up to 64 KiB,
+//! in both directions.
 //!
 //! One system call moves one frame; the kernel has no call for several.
 
@@ -99,8 +100,8 @@ struct ReadBudget(usize);
 impl ReadBudget {
     const MIN: Self = Self(1);
 
-    /// Returns true if a poll that has read `read` frames and `bytes`, with space for `capacity`, reads
-    /// another.
+    /// Returns true if a poll that has read `read` frames and `bytes`, with space for `capacity`,
+    /// reads another.
     #[inline]
     fn permits_another(self, read: usize, capacity: usize, bytes: u64) -> bool {
         read < self.0.min(capacity) && bytes < POLL_BYTES

@@ -59,7 +59,7 @@ fn errors_name_the_mistake_and_the_correct_form() {
         let error = parse(text).unwrap_err();
         assert!(error.is_usage(), "{text}");
         assert!(error.to_string().contains(expected), "{text}: {error}");
-        let problem = error.report();
+        let problem = error.to_report();
         // The display adds a colon after the object.
         assert_eq!(problem.object, text.trim_end_matches(':'));
         assert!(!problem.next_step.is_empty() && !problem.situation.is_empty());

@@ -42,10 +42,11 @@ pub fn with_privilege(name: &str, test: impl FnOnce()) {
         .args(["--exact", name, "--nocapture"])
         .output()
         .expect("it runs");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    // A wrong name selects no test, and that is a success.
     assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
+        output.status.success() && stdout.contains("1 passed"),
+        "{name}: {stdout}{}",
         String::from_utf8_lossy(&output.stderr)
     );
 }
@@ -75,7 +76,7 @@ pub fn try_open(url: &str, memory: &FrameRegion) -> Result<AnyPort, PortError> {
 
 /// Like [`try_open`], but must succeed.
 pub fn open(url: &str, memory: &FrameRegion) -> AnyPort {
-    try_open(url, memory).unwrap_or_else(|error| panic!("{error}: {:?}", error.report()))
+    try_open(url, memory).unwrap_or_else(|error| panic!("{error}: {:?}", error.to_report()))
 }
 
 /// Opens a port inside a host.

@@ -271,7 +271,7 @@ fn unusable_interfaces_are_rejected() {
     if let Some(interface) = default {
         let error = open_error(&format!("packet:{interface}"));
         assert!(matches!(error, PortError::InterfaceInUse { .. }), "{error}");
-        assert!(error.report().next_step.contains("--force"));
+        assert!(error.to_report().next_step.contains("--force"));
     }
     // Loopback carries this host's connections to itself, of which a packet socket gets copies.
     if linerate_lab::privileged() {

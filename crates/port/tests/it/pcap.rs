@@ -157,7 +157,7 @@ fn errors_of_files_are_reported() {
         crate::common::try_open(url, &memory)
             .map(|_| ())
             .unwrap_err()
-            .report()
+            .to_report()
     };
     let missing = problem_of("pcap:rx=/nowhere/x.pcap");
     assert_eq!(missing.object, "/nowhere/x.pcap");
@@ -292,7 +292,7 @@ fn frames_missing_on_a_full_disk_are_counted_as_sent() {
     }
     let sent = port.transmit.counters().read().frames;
     assert!(sent > 0);
-    let problem = port.transmit.refresh().unwrap_err().report();
+    let problem = port.transmit.refresh().unwrap_err().to_report();
     let expected = format!("up to {sent} of the frames counted as sent");
     assert!(problem.situation.contains(&expected), "{problem:?}");
 }
@@ -313,7 +313,7 @@ fn a_pipe_is_written_for_its_reader() {
     let url = format!("pcap:tx={}", path.display());
     let memory = memory(64);
     let failure = linerate_port::open(&url.parse().unwrap(), &memory).map(|_| ());
-    let problem = failure.unwrap_err().report();
+    let problem = failure.unwrap_err().to_report();
     assert!(
         problem.situation.contains("without a reader"),
         "{problem:?}"

@@ -31,7 +31,7 @@ pub struct ExpectationCounts {
     /// Number of expectations that were tested.
     pub tested: usize,
     /// Number of tested expectations whose runs have caveats.
-    pub in_doubt: usize,
+    pub with_caveats: usize,
 }
 
 impl ExpectationCounts {
@@ -41,7 +41,7 @@ impl ExpectationCounts {
         Self {
             hold: count(|shape| shape.state == ShapeState::Holds),
             tested: count(|shape| shape.state != ShapeState::Untested),
-            in_doubt: count(|shape| !shape.caveats.is_empty()),
+            with_caveats: count(|shape| !shape.caveats.is_empty()),
         }
     }
 }
@@ -65,13 +65,11 @@ pub struct HistoryEntry {
     pub experiment: Option<String>,
     /// Role of the host that recorded a copy of a run started elsewhere: a server's copy.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(alias = "kept_by")]
     pub recorded_by: Option<Role>,
     /// Remote host as named in the plan, or the ports.
     pub target: String,
     /// Protocol of another program at one end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(alias = "dialect")]
     pub peer_protocol: Option<String>,
     /// Address of the served client, in the record of a server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -98,17 +96,14 @@ pub struct HistoryEntry {
     pub points: BTreeMap<String, String>,
     /// Result of an experiment's expectations.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(alias = "shapes")]
     pub expectations: Option<ExpectationCounts>,
     /// Number of caveats.
-    #[serde(alias = "doubts")]
     pub caveats: u64,
     /// Figures by the names of `--expect`; for repeats the medians.
     pub figures: BTreeMap<String, f64>,
     /// Headline figure of a sweep, comparison or tuning. Not part of trends, which use figures of
     /// runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[serde(alias = "outcome")]
     pub headline: Option<HeadlineFigure>,
     /// Tags in alphabetical order.
     pub tags: BTreeSet<String>,

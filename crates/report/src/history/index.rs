@@ -78,6 +78,11 @@ DELETE FROM file;
 DELETE FROM document;
 DELETE FROM file;
 ",
+    // Keys of entries were renamed: all files are read again.
+    "
+DELETE FROM document;
+DELETE FROM file;
+",
 ];
 
 /// Time to wait for another process that updates the index.

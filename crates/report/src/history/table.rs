@@ -41,10 +41,8 @@ const TEXT_COLUMNS: &[TextColumn] = &[
         let notes: Vec<_> = e.notes.iter().map(|note| note.text.clone()).collect();
         notes.join(" | ")
     }),
-    ("recorded_by", |e| match e.recorded_by {
-        None => String::new(),
-        Some(Role::Client) => "client".to_owned(),
-        Some(Role::Server) => "server".to_owned(),
+    ("recorded_by", |e| {
+        e.recorded_by.map_or("", Role::as_str).to_owned()
     }),
     ("peer_protocol", |e| {
         e.peer_protocol.clone().unwrap_or_default()

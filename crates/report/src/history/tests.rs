@@ -112,22 +112,28 @@ fn a_server_lists_clients_and_directions() {
     assert!(entries_to_csv(&entries).contains(",iperf3,10.77.0.1,"));
 }
 
+/// Entries of layout 6 had other keys; those of layout 1 lacked the recording role.
 #[test]
-fn an_index_of_the_first_layout_is_read_again() {
-    let dir = history_dir(&ten());
-    drop(History::open(dir.path()).unwrap());
-    // State left by a version without the recording role.
-    let index = rusqlite::Connection::open(dir.path().join("index.sqlite")).unwrap();
-    index.pragma_update(None, "user_version", 1).unwrap();
-    index
-        .execute(
-            "UPDATE document SET entry = replace(entry, 'far.example', 'gone.example')",
-            [],
-        )
-        .unwrap();
-    drop(index);
-    let history = History::open(dir.path()).unwrap();
-    assert_eq!(history.find("last").unwrap().target, "far.example");
+fn an_index_of_an_earlier_layout_is_read_again() {
+    for layout in [1, 6] {
+        let dir = history_dir(&ten());
+        drop(History::open(dir.path()).unwrap());
+        let index = rusqlite::Connection::open(dir.path().join("index.sqlite")).unwrap();
+        index.pragma_update(None, "user_version", layout).unwrap();
+        let changes = [
+            ("far.example", "gone.example"),
+            ("\"caveats\"", "\"doubts\""),
+        ];
+        for (from, to) in changes {
+            let update = "UPDATE document SET entry = replace(entry, ?1, ?2)";
+            assert_eq!(index.execute(update, [from, to]).unwrap(), 10);
+        }
+        drop(index);
+        let history = History::open(dir.path()).unwrap();
+        assert_eq!(ids(&history, &HistoryFilter::default()).len(), 10);
+        let last = history.find("last").unwrap();
+        assert_eq!(last.target, "far.example", "layout {layout}");
+    }
 }
 
 #[test]

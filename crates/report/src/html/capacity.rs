@@ -7,7 +7,6 @@ use linerate_stats::units::{format_nanos, format_per_second, format_share};
 
 use super::figure::{self, ChartData, ChartRow};
 use super::with_micro_sign;
-use crate::capacity as results;
 use crate::model;
 use crate::svg::{
     AxisUnit, BarChart, ChartAxis, ChartSeries, LineChart, SERIES_COLORS, SeriesMark, ValueBar,
@@ -18,7 +17,7 @@ use crate::svg::{
 pub(super) fn capacity_section(capacity: &Capacity) -> String {
     let mut out = format!(
         "<section>\n<h2>Capacity of the device</h2>\n<p class=\"muted\">{}</p>\n",
-        escape_markup(&with_micro_sign(&results::describe_setup(capacity)))
+        escape_markup(&with_micro_sign(&crate::capacity::describe_setup(capacity)))
     );
     let grid = |title: &str, grid: Option<model::Grid>| match grid {
         Some(grid) => format!("<h3>{title}</h3>\n{}", figure::render_grid(&grid)),
@@ -26,9 +25,9 @@ pub(super) fn capacity_section(capacity: &Capacity) -> String {
     };
     out.push_str(&grid(
         "Throughput by loss goal",
-        results::throughput_table(capacity),
+        crate::capacity::throughput_table(capacity),
     ));
-    for sentence in results::result_notes(capacity) {
+    for sentence in crate::capacity::result_notes(capacity) {
         out.push_str(&format!(
             "<p class=\"callout\">{}</p>\n",
             escape_markup(sentence)
@@ -36,12 +35,21 @@ pub(super) fn capacity_section(capacity: &Capacity) -> String {
     }
     out.push_str(&throughput_bars(capacity));
     out.push_str(&forwarding_chart(capacity));
-    out.push_str(&grid("Delay at load", results::delay_table(capacity)));
+    out.push_str(&grid(
+        "Delay at load",
+        crate::capacity::delay_table(capacity),
+    ));
     out.push_str(&delay_charts(capacity));
-    out.push_str(&grid("Frame loss", results::frame_loss_table(capacity)));
+    out.push_str(&grid(
+        "Frame loss",
+        crate::capacity::frame_loss_table(capacity),
+    ));
     out.push_str(&loss_chart(capacity));
-    out.push_str(&grid("Back-to-back frames", results::burst_table(capacity)));
-    if let Some(trials) = results::trial_table(capacity) {
+    out.push_str(&grid(
+        "Back-to-back frames",
+        crate::capacity::burst_table(capacity),
+    ));
+    if let Some(trials) = crate::capacity::trial_table(capacity) {
         out.push_str(&format!(
             "<details><summary>{} trials</summary>{}</details>\n",
             trials.rows.len(),
@@ -67,7 +75,11 @@ fn throughput_bars(capacity: &Capacity) -> String {
     for size in &capacity.sizes {
         for (color, found) in size.throughput.iter().enumerate() {
             let name = match several {
-                true => format!("{}, {}", size_name(size), results::loss_goal_name(found)),
+                true => format!(
+                    "{}, {}",
+                    size_name(size),
+                    crate::capacity::loss_goal_name(found)
+                ),
                 false => size_name(size),
             };
             bars.extend(found.fps.map(|value| ValueBar {

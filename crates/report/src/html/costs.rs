@@ -127,7 +127,7 @@ fn thread_table(run: &Record) -> String {
             .zip(thread.instructions);
         out.push_str(&format!(
             "<tr><th scope=\"row\">{} {verb}</th><td class=\"text\">{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"text\">{}</td><td>{}</td></tr>",
-            model::role_name(role),
+            role.as_str(),
             thread.direction,
             format_count(thread.flows.into()),
             share(Some(thread.cpu_ns)),
@@ -148,7 +148,7 @@ fn thread_table(run: &Record) -> String {
         if let Some(why) = &cost.uncounted_reason {
             out.push_str(&format!(
                 "<p class=\"muted\">{}: cycles unknown: {}.</p>",
-                model::role_name(cost.role),
+                cost.role.as_str(),
                 escape_markup(why)
             ));
         }

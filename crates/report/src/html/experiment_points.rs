@@ -10,7 +10,7 @@ use linerate_record::run_set::RunSet;
 use linerate_stats::histogram::{Histogram, HistogramData};
 
 use super::{calls, loss_flow, path_section, run_comparison, stages, timeline};
-use crate::experiment::describe_setting as words;
+use crate::experiment::describe_setting;
 use crate::svg::escape_markup;
 
 /// Largest number of lines in a chart of distributions: the number of colours.
@@ -68,7 +68,7 @@ pub(super) fn path_diagrams(result: &ExperimentResult, set: &RunSet) -> String {
         if diagram.is_empty() {
             continue;
         }
-        let name = words(result, &point.setting);
+        let name = describe_setting(result, &point.setting);
         let shape = without_memory_names(&diagram);
         match distinct_shapes
             .iter()
@@ -147,7 +147,7 @@ pub(super) fn detail_section(result: &ExperimentResult, set: &RunSet) -> String 
             .iter()
             .filter_map(|(point, runs)| {
                 let details = runs.iter().map(|run| render(run)).find(|s| !s.is_empty())?;
-                let name = escape_markup(&words(result, &point.setting));
+                let name = escape_markup(&describe_setting(result, &point.setting));
                 Some(format!("<h3>{name}</h3>\n{details}"))
             })
             .collect();
@@ -183,7 +183,7 @@ fn distributions(result: &ExperimentResult, points: &[(&ExperimentPoint, Vec<&Re
         group.retain(|knob, _| series.contains(knob));
         let mut other_knobs = point.setting.clone();
         other_knobs.retain(|knob, _| !series.contains(knob));
-        run.label = Some(words(result, &other_knobs));
+        run.label = Some(describe_setting(result, &other_knobs));
         match groups
             .iter_mut()
             .find(|(group_setting, _)| *group_setting == group)
@@ -196,7 +196,7 @@ fn distributions(result: &ExperimentResult, points: &[(&ExperimentPoint, Vec<&Re
     for (group, runs) in &groups {
         for runs in runs.chunks(MAX_LINES) {
             let runs: Vec<&Record> = runs.iter().collect();
-            let title = match words(result, group) {
+            let title = match describe_setting(result, group) {
                 name if name.is_empty() => "Round-trip times by percentile".to_owned(),
                 name => format!("Round-trip times by percentile, {name}"),
             };
@@ -231,7 +231,7 @@ fn loss_diagrams(result: &ExperimentResult, points: &[(&ExperimentPoint, Vec<&Re
         .iter()
         .filter_map(|(point, runs)| {
             let run = runs.iter().copied().max_by_key(|run| packets_lost(run))?;
-            let name = words(result, &point.setting);
+            let name = describe_setting(result, &point.setting);
             (packets_lost(run) > 0).then(|| (packets_lost(run), name, run))
         })
         .collect();

@@ -6,7 +6,6 @@ use linerate_stats::units::{format_count, format_nanos, format_per_second};
 use super::figure::{self, ChartData, ChartRow};
 use super::run::{SeriesTable, intervals_of, time_axis};
 use super::{run_comparison, with_micro_sign};
-use crate::generate as results;
 use crate::svg::{AxisUnit, ChartAxis, ChartSeries, LineChart, SeriesMark, escape_markup};
 
 /// Number of flows shown in the table.
@@ -18,20 +17,20 @@ pub(super) fn generator_section(run: &Record) -> String {
         return String::new();
     };
     let mut out = String::from("<h3>Load</h3>\n");
-    out.extend(results::load_table(run, figures).map(|grid| figure::render_grid(&grid)));
-    if let Some(error) = results::rate_error(run) {
+    out.extend(crate::generate::load_table(run, figures).map(|grid| figure::render_grid(&grid)));
+    if let Some(error) = crate::generate::rate_error(run) {
         out.push_str(&format!(
             "<p class=\"muted\">Rate error: {}.</p>\n",
             escape_markup(&error)
         ));
     }
     out.push_str(&rates_over_time(run));
-    if let Some(grid) = results::loss_table(figures) {
+    if let Some(grid) = crate::generate::loss_table(figures) {
         out.push_str("<h3>Loss and order</h3>\n");
         out.push_str(&figure::render_grid(&grid));
     }
     out.push_str(&lost_over_time(run));
-    if let Some(grid) = results::time_table(run, figures) {
+    if let Some(grid) = crate::generate::time_table(run, figures) {
         out.push_str("<h3>Times</h3>\n");
         out.push_str(&figure::render_grid(&grid));
     }
@@ -41,7 +40,7 @@ pub(super) fn generator_section(run: &Record) -> String {
         &[run],
     ));
     out.push_str(&flow_delays(run));
-    if let Some(grid) = results::flow_table(figures, MAX_FLOWS) {
+    if let Some(grid) = crate::generate::flow_table(figures, MAX_FLOWS) {
         out.push_str(&format!(
             "<details><summary>{} flows</summary>{}</details>\n",
             figures.flows.len(),

@@ -87,7 +87,7 @@ fn host_column(run: &Record, host: Option<&HostFacts>, role: Role) -> HostColumn
     let is_client = role == Role::Client;
     let title = host.map_or_else(
         || {
-            let name = model::role_name(role);
+            let name = role.as_str();
             match is_client {
                 true => name.to_owned(),
                 false => format!("{name} {}", model::format_address(&plan.host, plan.port)),

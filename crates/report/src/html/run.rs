@@ -169,7 +169,7 @@ fn key_figures(run: &Record) -> String {
         .filter(|_| has_client_and_server(run.kind));
     for (role, cost) in hosts {
         card(
-            &format!("{} CPU", model::role_name(role)),
+            &format!("{} CPU", role.as_str()),
             cost.map(|cost| format_share(cost.share)),
             "of one core, for the threads that moved payload",
         );
@@ -601,7 +601,7 @@ fn figure_table(run: &Record) -> String {
     for (role, cost) in hosts.filter(|_| has_client_and_server(run.kind)) {
         out.push_str(&format!(
             "<tr><th scope=\"row\">{} CPU</th><td>{}</td>{empty}<td class=\"text\">{}</td></tr>",
-            model::role_name(role),
+            role.as_str(),
             or_unknown(cost, |cost| format_share(cost.share)),
             or_unknown(cost, |cost| escape_markup(&figures::describe_cpu(cost)))
         ));

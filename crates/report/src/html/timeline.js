@@ -1,8 +1,8 @@
 // Zoom and pan of the timeline. Reads the data table of the drawing.
 for (const figure of document.querySelectorAll('figure.timeline')) {
   const slices = [...figure.querySelectorAll('tr[data-at]')].map(row => {
-    const [start, took, lane, color, pale] = row.dataset.at.split(' ').map(Number);
-    return {start, end: start + took, lane, color, pale, cells: [...row.cells].map(cell => cell.textContent)};
+    const [start, took, track, color, pale] = row.dataset.at.split(' ').map(Number);
+    return {start, end: start + took, track, color, pale, cells: [...row.cells].map(cell => cell.textContent)};
   });
   const all = +figure.dataset.all;
   const begin = figure.dataset.view.split(' ').map(Number);
@@ -30,7 +30,7 @@ for (const figure of document.querySelectorAll('figure.timeline')) {
         if (slice.end < from || slice.start > to) continue;
         const left = Math.max(0, (slice.start - from) * scale);
         const wide = Math.min(width, (slice.end - from) * scale) - left;
-        const top = slice.lane * 44 + 20;
+        const top = slice.track * 44 + 20;
         make('rect', make('g', bars, {class: 'c' + slice.color}), {
           class: 'bar', x: left, y: top, width: Math.max(0.8, wide), height: 18, opacity: slice.pale ? 0.35 : 0.9,
         });
@@ -89,8 +89,8 @@ for (const figure of document.querySelectorAll('figure.timeline')) {
       const box = svg.getBoundingClientRect();
       const height = (event.clientY - box.top) / box.height * svg.viewBox.baseVal.height;
       const slack = (to - from) / box.width * 2;
-      const lane = Math.floor(height / 44);
-      const here = slices.filter(slice => slice.lane === lane
+      const track = Math.floor(height / 44);
+      const here = slices.filter(slice => slice.track === track
         && slice.start <= at(event) + slack && slice.end >= at(event) - slack);
       // The shortest of several: work lies on top of a longer wait.
       here.sort((one, other) => (one.end - one.start) - (other.end - other.start));
@@ -104,7 +104,7 @@ for (const figure of document.querySelectorAll('figure.timeline')) {
       if (roundTrip !== '-') line('round trip ' + roundTrip);
       const room = canvas.clientWidth - tip.offsetWidth;
       tip.style.left = Math.max(0, Math.min(room, event.clientX - box.left + 12)) + 'px';
-      tip.style.top = (lane * 44 + 42) / svg.viewBox.baseVal.height * box.height + 'px';
+      tip.style.top = (track * 44 + 42) / svg.viewBox.baseVal.height * box.height + 'px';
     });
     svg.addEventListener('pointerup', event => {
       const width = svg.getBoundingClientRect().width;

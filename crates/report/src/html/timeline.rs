@@ -53,7 +53,7 @@ fn track_key(slice: &TimelineSlice) -> TrackKey {
 
 fn track_name(key: &TrackKey) -> String {
     let (track, role, cpu) = key;
-    let role = model::role_name(*role);
+    let role = role.as_str();
     match (track, cpu) {
         (TimelineTrack::Thread, None) => format!("{role} thread"),
         (TimelineTrack::Thread, Some(number)) => format!("{role} thread {}", number + 1),
@@ -91,8 +91,8 @@ impl<'a> TimelineTracks<'a> {
             .collect();
         let keys: Vec<TrackKey> = tracks.into_values().collect();
         let place = |slice: &TimelineSlice| {
-            let wanted = track_order(&track_key(slice));
-            keys.iter().position(|key| track_order(key) == wanted)
+            let order = track_order(&track_key(slice));
+            keys.iter().position(|key| track_order(key) == order)
         };
         Self {
             slices: slices

@@ -15,7 +15,6 @@ use crate::model::{self, Grid};
 use crate::svg::{
     AxisUnit, ChartAxis, ChartSeries, LineChart, ReferenceLine, SeriesMark, escape_markup,
 };
-use crate::tuning as results;
 
 /// Renders the search, the goal before and after, and the changes with their commands.
 pub(super) fn tuning_section(set: &RunSet) -> String {
@@ -26,9 +25,9 @@ pub(super) fn tuning_section(set: &RunSet) -> String {
         "<section>\n<h2>Before and after</h2>\n<p class=\"muted\">{} of <code>linerate {}</code>; {}.</p>\n",
         escape_markup(&tuning.goal),
         escape_markup(&tuning.command),
-        escape_markup(&results::describe_spent_runs(tuning))
+        escape_markup(&crate::tuning::describe_spent_runs(tuning))
     );
-    match results::before_after_table(tuning) {
+    match crate::tuning::before_after_table(tuning) {
         Some(mut grid) => {
             // The page has space for longer labels.
             for row in &mut grid.rows {
@@ -40,7 +39,7 @@ pub(super) fn tuning_section(set: &RunSet) -> String {
             }
             out.push_str(&figure::render_grid(&grid));
         }
-        None => out.push_str(&paragraph(&results::explain_missing_proof(tuning))),
+        None => out.push_str(&paragraph(&crate::tuning::explain_missing_proof(tuning))),
     }
     if let Some(limit) = tuning.memory_limit_bytes {
         out.push_str(&paragraph(&format!(
@@ -73,7 +72,7 @@ fn finding_table(tuning: &Tuning) -> String {
             finding.cause.to_string(),
             finding.summary.clone(),
             format_share(finding.cost),
-            results::describe_knobs(finding),
+            crate::tuning::describe_knobs(finding),
         ]
     });
     let headings = ["cause", "finding", "cost", "tried first"];
@@ -88,7 +87,7 @@ fn finding_table(tuning: &Tuning) -> String {
 
 /// Renders the changes, their commands, and snippets for other tools.
 fn change_section(tuning: &Tuning) -> String {
-    let Some(grid) = results::change_table(tuning) else {
+    let Some(grid) = crate::tuning::change_table(tuning) else {
         return String::new();
     };
     let mut out = format!(
@@ -97,7 +96,7 @@ fn change_section(tuning: &Tuning) -> String {
         figure::render_grid(&grid),
         escape_markup(&tuning.goal)
     );
-    if let Some(mark) = results::undecided_note(tuning) {
+    if let Some(mark) = crate::tuning::undecided_note(tuning) {
         out.push_str(&paragraph(mark));
     }
     match tuning.proof.is_some() {
@@ -108,7 +107,7 @@ fn change_section(tuning: &Tuning) -> String {
                 tuning.tuned_command
             )));
         }
-        false => out.push_str(&paragraph(results::UNPROVED_NOTE)),
+        false => out.push_str(&paragraph(crate::tuning::UNPROVED_NOTE)),
     }
     let commands: Vec<&str> = (tuning.changes.iter())
         .flat_map(|change| change.commands.iter().map(String::as_str))
@@ -118,12 +117,12 @@ fn change_section(tuning: &Tuning) -> String {
         out.push_str(&figure::render_commands(&commands.join("\n")));
     }
     for snippet in &tuning.snippets {
-        let heading = model::capitalise(results::snippet_use(&snippet.format));
+        let heading = model::capitalise(crate::tuning::snippet_use(&snippet.format));
         out.push_str(&format!("<h3>{}</h3>\n", escape_markup(&heading)));
         out.push_str(&figure::render_commands(&snippet.text));
     }
     if tuning.settings_kept {
-        out.push_str(&paragraph(results::KEPT_NOTE));
+        out.push_str(&paragraph(crate::tuning::KEPT_NOTE));
     }
     out.push_str("</section>\n");
     out
@@ -227,7 +226,7 @@ mod tests {
         BetterWhen, ComparisonSide, ComparisonSpec, RunPair, SIGNIFICANCE, compare_pairs,
     };
     use linerate_record::experiment::KnobValues;
-    use linerate_record::ids::CauseId;
+    use linerate_record::ids::{CauseId, TuneStage};
     use linerate_record::run_set::{SET_SCHEMA, SetResult};
     use linerate_record::tuning::{
         ConfigSnippet, FindingHint, RejectedSetting, RunCounts, TuningChange,
@@ -309,7 +308,7 @@ mod tests {
                 proof: 18,
                 ..RunCounts::default()
             },
-            stopped_in: (!proved).then(|| "proof".to_owned()),
+            stopped_in: (!proved).then(|| TuneStage::Proof.into()),
             best_trial: None,
             seed: 1,
             settings_kept: false,
@@ -374,7 +373,7 @@ mod tests {
     fn a_search_without_proof_promises_nothing() {
         let page = crate::html::render_set("x", &tuned(false));
         assert!(page.contains("Interrupted during the proof"), "{page}");
-        assert!(page.contains(results::UNPROVED_NOTE));
+        assert!(page.contains(crate::tuning::UNPROVED_NOTE));
         assert!(!page.contains("Command with the changes"));
         assert!(!page.contains("in each pair"));
     }

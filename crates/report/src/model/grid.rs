@@ -1,4 +1,4 @@
-//! Table of text cells, before any layout.
+//! Tables of text cells and figures of a run, before any layout.
 
 /// Headings and rows of text cells.
 pub(crate) struct Grid {
@@ -22,5 +22,28 @@ impl Grid {
             rows,
             left_columns,
         })
+    }
+}
+
+/// Figure of a run as a table cell with its heading.
+pub(crate) struct SummaryFigure {
+    /// Table heading.
+    pub(crate) name: &'static str,
+    /// Explanation for a first-time reader.
+    pub(crate) meaning: &'static str,
+    /// Value with unit; `None` if not measured.
+    pub(crate) value: Option<String>,
+}
+
+/// Creates a figure.
+pub(crate) fn summary_figure(
+    name: &'static str,
+    meaning: &'static str,
+    value: Option<String>,
+) -> SummaryFigure {
+    SummaryFigure {
+        name,
+        meaning,
+        value,
     }
 }

@@ -4,7 +4,6 @@
 
 mod format;
 mod grid;
-mod summary_figure;
 mod value_names;
 
 pub(crate) use format::{
@@ -12,8 +11,7 @@ pub(crate) use format::{
     format_estimate, format_factor, format_ratio, format_relative, format_short, format_value,
     or_unknown,
 };
-pub(crate) use grid::Grid;
-pub(crate) use summary_figure::{SummaryFigure, summary_figure};
+pub(crate) use grid::{Grid, SummaryFigure, summary_figure};
 pub(crate) use value_names::{
-    core_list, direction_name, finding_location, role_name, skipped_copies, wait_mode_name,
+    core_list, direction_name, finding_location, skipped_copies, wait_mode_name,
 };

@@ -6,14 +6,6 @@ use linerate_record::plan::{CopyModes, CpuList, Direction, ReceiveCopy, SendCopy
 
 use super::format::format_duration;
 
-/// Returns `client` or `server`.
-pub(crate) fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Client => "client",
-        Role::Server => "server",
-    }
-}
-
 /// Returns the end that a finding is about, as text.
 pub(crate) fn finding_location(end: FindingLocation) -> &'static str {
     match end {

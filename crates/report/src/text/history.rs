@@ -26,21 +26,13 @@ fn unit_of(name: &str) -> FigureUnit {
 
 /// Describes the expectations of an experiment: `5 of 6 expectations hold, 2 in doubt`.
 fn describe_expectations(shapes: &ExpectationCounts) -> String {
-    let caveat = match shapes.in_doubt {
+    let doubts = match shapes.with_caveats {
         0 => String::new(),
         n => format!(", {n} in doubt"),
     };
     match shapes.tested {
         0 => "no expectation tested".to_owned(),
-        tested => format!("{} of {tested} expectations hold{caveat}", shapes.hold),
-    }
-}
-
-/// Formats a number of runs: `1 run`, `24 runs`.
-fn count_of(runs: u64) -> String {
-    match runs {
-        1 => "1 run".to_owned(),
-        runs => format!("{runs} runs"),
+        tested => format!("{} of {tested} expectations hold{doubts}", shapes.hold),
     }
 }
 
@@ -51,7 +43,7 @@ fn describe_result(entry: &HistoryEntry) -> String {
         return format!(
             "{} ({})",
             describe_expectations(shapes),
-            count_of(entry.runs)
+            model::count_of(entry.runs, "run")
         );
     }
     let shown = RESULT_FIGURES
@@ -60,13 +52,13 @@ fn describe_result(entry: &HistoryEntry) -> String {
     let Some((name, value)) = shown else {
         return match (&entry.headline, entry.runs) {
             (None, 0 | 1) => model::UNKNOWN.to_owned(),
-            (None, runs) => count_of(runs),
+            (None, runs) => model::count_of(runs, "run"),
             (Some(headline), runs) => {
                 let formatted = linerate_record::figure::format(&headline.figure, headline.value);
                 format!(
                     "{} {formatted} ({})",
                     strip_control_characters(&headline.figure),
-                    count_of(runs)
+                    model::count_of(runs, "run")
                 )
             }
         };
@@ -76,7 +68,7 @@ fn describe_result(entry: &HistoryEntry) -> String {
         text.push_str(&format!(", p99 {}", FigureUnit::Nanos.format(*p99)));
     }
     if entry.runs > 1 {
-        text.push_str(&format!(" ({})", count_of(entry.runs)));
+        text.push_str(&format!(" ({})", model::count_of(entry.runs, "run")));
     }
     text
 }
@@ -331,7 +323,7 @@ mod tests {
             expectations: Some(shapes),
             ..HistoryEntry::default()
         };
-        for (hold, tested, in_doubt, expected) in [
+        for (hold, tested, with_caveats, expected) in [
             (5, 6, 0, "5 of 6 expectations hold (24 runs)"),
             (6, 6, 2, "6 of 6 expectations hold, 2 in doubt (24 runs)"),
             (0, 0, 0, "no expectation tested (24 runs)"),
@@ -339,7 +331,7 @@ mod tests {
             let shapes = ExpectationCounts {
                 hold,
                 tested,
-                in_doubt,
+                with_caveats,
             };
             let style = TextStyle {
                 color: false,
@@ -372,7 +364,7 @@ mod tests {
         let shapes = Some(ExpectationCounts {
             hold: 8,
             tested: 8,
-            in_doubt: 7,
+            with_caveats: 7,
         });
         let entries = [
             entry("20261126T125413Z-677736", shapes),

@@ -31,12 +31,12 @@ use linerate_record::record::Caveat;
 
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
-pub use crate::capacity::describe_trial as capacity_trial;
+pub use crate::capacity::describe_capacity_trial;
 pub use crate::figures::format_loss_count;
 pub use doctor::render_doctor_report;
 pub use document_comparison::render_comparison;
 pub use findings::{render_explanation, render_findings};
-pub(crate) use generate::generator_tables as generate_tables;
+pub(crate) use generate::generator_tables;
 pub use hosts::render_hosts;
 pub use paired_comparison::describe_pair;
 pub use rate_search::describe_trial;

@@ -67,7 +67,7 @@ fn render_heading(
     style: &TextStyle,
 ) -> String {
     let prefix = match host.role.filter(|_| record.kind != RunKind::Stack) {
-        Some(role) => format!("{}'s stack  ", model::role_name(role)),
+        Some(role) => format!("{}'s stack  ", role.as_str()),
         None => "stack  ".to_owned(),
     };
     let text = format!(

@@ -85,7 +85,7 @@ pub(super) fn render_receive_drivers(record: &Record, style: &TextStyle) -> Opti
     let rows = work.iter().map(|work| {
         let (period, duration) = (&work.period_ns, &work.duration_ns);
         vec![
-            model::role_name(work.role).to_owned(),
+            work.role.as_str().to_owned(),
             format_nanos(period.p50 as f64),
             format_nanos(period.p99 as f64),
             format_nanos(duration.p50 as f64),

@@ -41,7 +41,7 @@ fn render_for(record: &Record, client: Option<&str>, style: &TextStyle) -> Strin
     let mut blocks = vec![render_heading(record, client, style)];
     blocks.extend(match record.kind {
         RunKind::Throughput => vec![render_directions(record, serving, style)],
-        RunKind::Generate => super::generate_tables(record, style),
+        RunKind::Generate => super::generator_tables(record, style),
         RunKind::Latency => vec![
             render_one_row(figures::rtt_figures(&record.summary), style),
             render_one_row(figures::round_trip_figures(&record.summary), style),
@@ -328,7 +328,7 @@ fn render_cpu(summary: &Summary, style: &TextStyle) -> String {
     let lines: Vec<_> = figures::cpu_costs(summary)
         .into_iter()
         .map(|(role, cost)| {
-            let prefix = format!("cpu {}  ", model::role_name(role));
+            let prefix = format!("cpu {}  ", role.as_str());
             let text = cost.map_or_else(|| UNKNOWN.to_owned(), figures::describe_cpu);
             let mut line = wrap_with_prefix(
                 &prefix,

@@ -7,8 +7,8 @@ use super::table::render_table;
 use crate::model::{self, format_relative};
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap};
 use crate::sweep::{
-    best_values, cheapest_near_best, describe_setting, format_memory, front_legend, point_table,
-    rank,
+    best_values, cheapest_near_best, describe_best, describe_setting, format_memory, front_legend,
+    point_table, rank,
 };
 
 /// Blocks of a heat map, from worst to best.
@@ -34,8 +34,7 @@ pub(super) fn render_sweep(found: &Sweep, style: &TextStyle) -> String {
     blocks.push(render_points(found, style));
     let mut sentences = Vec::new();
     if let Some(best) = found.best.and_then(|best| found.points.get(best)) {
-        let value = model::or_unknown(best.value, |v| figure::format(&found.figure, v.median));
-        let mut sentence = format!("Best: {} with {value}.", describe_setting(found, best));
+        let mut sentence = describe_best(found).unwrap_or_default();
         let cheapest = cheapest_near_best(found, best);
         if let Some(cheap) = cheapest {
             let loss = match (cheap.value, best.value) {

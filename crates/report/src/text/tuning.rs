@@ -110,11 +110,12 @@ fn render_findings(tuning: &Tuning, style: &TextStyle) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use linerate_record::comparison::BetterWhen;
+    use linerate_record::ids::TuneStage;
     use linerate_record::tuning::{BestTrial, TuningChange};
 
     use super::*;
 
-    fn interrupted(stage: &str, best: Option<BestTrial>) -> Tuning {
+    fn interrupted(stage: Option<TuneStage>, best: Option<BestTrial>) -> Tuning {
         Tuning {
             goal: "goodput".to_owned(),
             better: BetterWhen::Higher,
@@ -132,7 +133,7 @@ mod tests {
             cpu_ns: [None; 2],
             runs: 5,
             run_counts: linerate_record::tuning::RunCounts::default(),
-            stopped_in: (!stage.is_empty()).then(|| stage.to_owned()),
+            stopped_in: stage.map(Into::into),
             best_trial: best,
             seed: 1,
             settings_kept: false,
@@ -141,7 +142,7 @@ mod tests {
 
     #[test]
     fn undecided_changes_are_not_called_proved() {
-        let mut found = interrupted("proof", None);
+        let mut found = interrupted(Some(TuneStage::Proof), None);
         assert_eq!(undecided_note(&found), None);
         found.changes.push(TuningChange {
             knob: "mtu".to_owned(),
@@ -165,19 +166,19 @@ mod tests {
             runs: 2,
             start: Some(1.0e9),
         };
-        let text = explain_missing_proof(&interrupted("search", Some(best)));
+        let text = explain_missing_proof(&interrupted(Some(TuneStage::Search), Some(best)));
         assert!(!text.contains("No tested change"), "{text}");
         assert!(
             text.contains("wait=spin with 9.00 Gb/s (start 1.00 Gb/s)"),
             "{text}"
         );
         assert!(text.contains("median of 2 runs"), "{text}");
-        let text = explain_missing_proof(&interrupted("check", None));
+        let text = explain_missing_proof(&interrupted(Some(TuneStage::Check), None));
         assert!(
             text.contains("not decided") && text.contains("Only the start"),
             "{text}"
         );
-        let text = explain_missing_proof(&interrupted("", None));
+        let text = explain_missing_proof(&interrupted(None, None));
         assert!(
             text.contains("No tested change improved the goal"),
             "{text}"

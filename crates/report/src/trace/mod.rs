@@ -44,10 +44,11 @@ impl ViewerTrack {
 
 /// Returns process id and name of a host in the trace.
 fn process_of_role(role: Role) -> (u32, &'static str) {
-    match role {
-        Role::Client => (1, "client"),
-        Role::Server => (2, "server"),
-    }
+    let id = match role {
+        Role::Client => 1,
+        Role::Server => 2,
+    };
+    (id, role.as_str())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use linerate_record::plan::Direction;
 use linerate_record::record::{Caveat, Record, ServedClient};
 use linerate_report::lines::LiveLines;
 use linerate_report::{TextStyle, html, json_stream, text};
+
 const UNICODE: TextStyle = TextStyle {
     unicode: true,
     ..TextStyle::PLAIN
@@ -399,12 +400,12 @@ fn every_event_is_one_line_of_json() {
         test: 1,
         kind: EventKind::CaveatRaised {
             caveat: Caveat {
-                id: StoredId::from_text("cores-shared".to_owned()),
+                id: StoredId::from_text("shared-cores".to_owned()),
                 reason: "both ends share 2 cores".to_owned(),
             },
         },
     };
-    assert_snapshot!(json_stream::event_line(&raised, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"caveat","caveat":{"doubt":"cores-shared","why":"both ends share 2 cores"}}"#);
+    assert_snapshot!(json_stream::event_line(&raised, now), @r#"{"schema":"linerate/event/1","time":"2026-11-21T14:40:43.5Z","test":1,"event":"caveat","caveat":{"doubt":"shared-cores","why":"both ends share 2 cores"}}"#);
 }
 
 /// Removes the long parts of a page: style, script, paths, rows of data.

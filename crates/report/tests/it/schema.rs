@@ -18,7 +18,7 @@ fn the_committed_schemas_are_current() {
         let committed = std::fs::read_to_string(&path).unwrap_or_default();
         assert!(
             committed == schema,
-            "docs/{name} is not the schema of the types any more; fields may be added, never renamed. \
+            "docs/{name} is not the schema of the types any more; keys are added, never renamed, from version 0.1.0 on. \
              Make it again with `LINERATE_UPDATE=1 cargo test -p linerate-report --test it schema`"
         );
     }

@@ -318,7 +318,7 @@ pub fn udp_bidirectional() -> Record {
         ..Summary::default()
     };
     record.validity = vec![Caveat {
-        id: StoredId::from_text("cores-shared".to_owned()),
+        id: StoredId::from_text("shared-cores".to_owned()),
         reason: "both ends run on the same 2 cores: each takes time from the other, so two machines would do better".to_owned(),
     }];
     record

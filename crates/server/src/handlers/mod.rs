@@ -128,7 +128,7 @@ fn failure_reason(error: &SessionError) -> String {
     match error {
         SessionError::PeerLost { reason, .. } => reason.clone(),
         error => {
-            let problem = error.problem();
+            let problem = error.to_report();
             format!("{}: {}", problem.situation, problem.next_step)
         }
     }

@@ -148,7 +148,7 @@ impl NuttcpSession {
         self.client
             .server
             .interop
-            .log_rejection(key, || error.problem());
+            .log_rejection(key, || error.to_report());
     }
 
     /// Returns whether the client received its results. A killed client closes its connections as a

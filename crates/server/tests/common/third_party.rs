@@ -172,8 +172,8 @@ impl Drop for InteropServer {
     }
 }
 
-/// Returns a free port, and leaves the next one for `-N 2`: outside the kernel's ephemeral range, and
-/// for each process another one.
+/// Returns a free port, and leaves the next one for `-N 2`: outside the kernel's ephemeral range,
+/// and for each process another one.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let first = (std::process::id() % 218) as u16 * 64;

@@ -307,12 +307,12 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         max_rate_bps: Some(20_000_000),
         ..InteropOptions::default()
     });
-    let doubted = |record: &Record, id| record.validity.iter().any(|caveat| caveat.id == id);
+    let has_caveat = |record: &Record, id| record.validity.iter().any(|caveat| caveat.id == id);
     if is_installed("iperf3", "--version") {
         let text = run("iperf3", &format!("-c 127.0.0.1 -p {} -t 6", host.port));
         assert!(text.contains("terminated"), "{text}");
         let record = host.record();
-        assert!(doubted(&record, CaveatId::CutShort) && record.interrupted);
+        assert!(has_caveat(&record, CaveatId::CutShort) && record.interrupted);
         let covered = record.summary.duration_ns.unwrap();
         assert!(covered < 1_900_000_000, "no second is given: {covered}");
         assert!(record.summary.bytes_received.unwrap() > 1_000);
@@ -320,7 +320,7 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         // A client that ends within the limit is not stopped, and gets the limit's rate.
         let (_, record) = iperf3(&host, "-t 1 -R -P 2");
         assert!(!record.interrupted, "{:?}", record.validity);
-        assert!(doubted(&record, CaveatId::HeldToMaxRate));
+        assert!(has_caveat(&record, CaveatId::HeldToMaxRate));
         let rate = direction_summary(&record, Direction::Receive)
             .offered_bps
             .unwrap();
@@ -332,7 +332,7 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
             field(rows.last().unwrap(), 7) > 1_000.0,
             "it ended in order"
         );
-        assert!(doubted(&record, CaveatId::CutShort) && !record.interrupted);
+        assert!(has_caveat(&record, CaveatId::CutShort) && !record.interrupted);
         let rate = direction_summary(&record, Direction::Receive)
             .offered_bps
             .unwrap();
@@ -342,7 +342,7 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
         for options in ["-r -T 5", "-u -r -T 5 -R 10m"] {
             let (text, record) = nuttcp(&host, free_port(), options);
             assert!(parsed(&text, "real_seconds") < 3.0, "{options}: {text}");
-            assert!(doubted(&record, CaveatId::CutShort) && !record.interrupted);
+            assert!(has_caveat(&record, CaveatId::CutShort) && !record.interrupted);
             let rate = direction_summary(&record, Direction::Receive)
                 .offered_bps
                 .unwrap();

@@ -709,7 +709,7 @@ fn linerate_clients_are_subject_to_the_servers_limits() {
             "the server sends no more than 20.0 Mb/s",
         ),
     ] {
-        let problem = run(change).expect_err(expected).problem();
+        let problem = run(change).expect_err(expected).to_report();
         assert!(problem.situation.contains(expected), "{problem:?}");
     }
     let (record, failure) = run(|plan| {

@@ -32,6 +32,7 @@ use linerate_session::client::Client;
 use linerate_session::dial::AddressFamily;
 use linerate_session::error::SessionError;
 use linerate_session::remote_settings::{AppliedSettings, RemoteTuning};
+
 /// Upper bound of every wait, for a machine that is many times slower and busier than this one.
 const LONG: Duration = Duration::from_secs(90);
 
@@ -458,7 +459,7 @@ fn a_server_of_another_version_is_rejected() {
         }
         others => panic!("{others}"),
     }
-    assert!(error.problem().next_step.contains("same version"));
+    assert!(error.to_report().next_step.contains("same version"));
     server.join().unwrap();
 }
 

@@ -15,6 +15,7 @@ use linerate_server::stack_host::{ServiceHostEvent, ServiceHostOptions};
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
+
 /// More frames than the ring of [`SMALL`] holds.
 const FLOOD: u64 = 1000;
 /// Port whose ring is soon full when it is not polled.

@@ -149,7 +149,7 @@ fn a_client_without_the_key_is_rejected_with_the_reason() {
         assert!(rejected.situation.contains(reported), "{rejected:?}");
         assert!(rejected.situation.contains("127.0.0.1:"), "{rejected:?}");
         assert!(rejected.next_step.contains("--key"), "{rejected:?}");
-        let problem = error.problem();
+        let problem = error.to_report();
         let text = format!("{problem:?}");
         assert!(text.contains(why), "{text}");
         assert!(text.contains("--key"), "{text}");

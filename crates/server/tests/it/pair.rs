@@ -117,7 +117,7 @@ fn buffers_are_forced_only_where_that_is_granted() {
         Ok((record, _)) => assert!(!record.plan.forced_buffers.server),
         Err(error) => {
             assert_eq!(error.exit_code(), exit::MISSING, "{error}");
-            println!("{error}: {}", error.problem());
+            println!("{error}: {}", error.to_report());
         }
     }
     server.end().unwrap();
@@ -137,7 +137,7 @@ fn buffers_are_forced_only_where_that_is_granted() {
     let mut plan = server.plan(RunKind::Throughput, TransportProtocol::Tcp);
     plan.window_bytes = Some(900 << 20);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
-    println!("{error}: {}", error.problem());
+    println!("{error}: {}", error.to_report());
     server.end().unwrap();
 }
 

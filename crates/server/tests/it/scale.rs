@@ -162,7 +162,7 @@ fn streams_beyond_the_open_files_are_rejected_before_any_traffic() {
     plan.wait = Some(PerEnd::same(WaitMode::Epoll));
     let error = try_run(plan).unwrap_err();
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
-    assert!(error.problem().next_step.contains("ulimit -n"), "{error}");
+    assert!(error.to_report().next_step.contains("ulimit -n"), "{error}");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn sleeping_calls_do_not_go_with_fewer_threads() {
     let error = try_run(plan).unwrap_err();
     assert_eq!(error.exit_code(), exit::MISSING, "{error}");
     assert!(
-        error.problem().situation.contains("serves only one"),
+        error.to_report().situation.contains("serves only one"),
         "{error}"
     );
 }

@@ -46,7 +46,7 @@ impl PathLinks {
         ipv6: bool,
     ) -> Self {
         let end = |role, interface: Option<&str>| CounterInterface {
-            host: role_name(role).to_owned(),
+            host: role.as_str().to_owned(),
             interface: interface.map(str::to_owned),
         };
         Self {
@@ -61,7 +61,7 @@ impl PathLinks {
     #[must_use]
     pub(super) fn on_one_interface(interface: &str, ipv6: bool) -> Self {
         let at = CounterInterface {
-            host: role_name(Role::Client).to_owned(),
+            host: Role::Client.as_str().to_owned(),
             interface: Some(interface.to_owned()),
         };
         Self {
@@ -154,15 +154,6 @@ impl PathLinks {
             Direction::Send => forward.map(|[from, to]| [from, to]).collect(),
             Direction::Receive => forward.rev().map(|[from, to]| [to, from]).collect(),
         }
-    }
-}
-
-/// Returns the host name of an end in its own counters.
-#[must_use]
-pub fn role_name(role: Role) -> &'static str {
-    match role {
-        Role::Client => "client",
-        Role::Server => "server",
     }
 }
 

@@ -29,8 +29,9 @@ pub struct LossShare {
 /// Splits `lost` datagrams among loss points.
 ///
 /// With a fully visible path (`closed`), losses are distributed in proportion to the bounds, and
-/// the remainder goes to [`LossPoint::Path`]. Otherwise the counters are upper bounds, used up in the order of
-/// the path, and [`LossPoint::Path`] gets the rest. The shares always add up to `lost`.
+/// the remainder goes to [`LossPoint::Path`]. Otherwise the counters are upper bounds, used up in
+/// the order of the path, and [`LossPoint::Path`] gets the rest. The shares always add up to
+/// `lost`.
 #[must_use]
 pub fn attribute_losses(lost: u64, candidates: &[LossBounds], closed: bool) -> Vec<LossShare> {
     let mut points: Vec<LossBounds> = candidates

@@ -9,7 +9,7 @@ use linerate_record::ids::LossPoint;
 use linerate_record::plan::{Direction, Plan, TransportProtocol};
 
 use super::counter_snapshot::in_namespace;
-use super::{CounterLocation, CounterSnapshot, LabNetwork, PathLinks, role_name};
+use super::{CounterLocation, CounterSnapshot, LabNetwork, PathLinks};
 
 /// Losses at one loss point since the view was opened, in the kernel's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl LiveLossView {
             .and_then(|(network, client)| PathLinks::in_network(network, client, server));
         let is_shared = lab_path.is_none();
         let at_this_host = |interface| CounterLocation {
-            host: role_name(Role::Client).to_owned(),
+            host: Role::Client.as_str().to_owned(),
             namespace: None,
             interface,
         };

@@ -18,6 +18,7 @@ use crate::socket::{SocketId, SocketKind, TcpState, UnreachableReason};
 use crate::wire::ip::IpHeader;
 use crate::wire::{ACK, RST, SYN, TCP_BYTES, ip, read_u16, read_u32};
 use crate::{Nanos, prefault};
+
 /// Owner of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionOwner {

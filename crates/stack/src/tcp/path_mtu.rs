@@ -15,6 +15,7 @@ use super::smoltcp_device::SendState;
 use crate::Nanos;
 use crate::path_mtu_cache::{MIN_PMTU_V4, MIN_PMTU_V6, PMTU_LIFETIME_NS};
 use crate::wire::{FIN, PSH, TCP_BYTES, ip, read_u16, read_u32, write_u16};
+
 /// Timeouts of the same segment after which its length is suspected. Linux, which returns to longer
 /// ones sooner, suspects it after three (tcp_retries1). With 5 % random loss, a million segments do
 /// not suffer five in a row, nor does a link that is down for a second cause them.

@@ -17,6 +17,7 @@ use crate::socket::SocketId;
 use crate::stage_watch::FrameMark;
 use crate::wire::ip::{V4_BYTES, V6_BYTES};
 use crate::wire::{ETHERNET_BYTES, UDP, UDP_BYTES, ip, write_u16};
+
 const MAX_HEADER_BYTES: usize = ETHERNET_BYTES + V6_BYTES + UDP_BYTES;
 
 /// Prepared headers for one peer: a datagram then costs a copy and a few additions.

@@ -52,7 +52,8 @@ pub fn put_router(sim: &mut TwoStackSim, mtu: usize, reported_mtu: Option<u32>) 
 }
 
 /// Puts a router with a variable MTU between the stacks. Returns its messages, its MTU, and the
-/// number of packets above 1,300 B that reached it. Its messages report the MTU in `reported_mtu`, if any.
+/// number of packets above 1,300 B that reached it. Its messages report the MTU in `reported_mtu`,
+/// if any.
 pub fn put_variable_router(
     sim: &mut TwoStackSim,
     mtu: usize,

@@ -49,8 +49,8 @@ const CALL: u8 = 0x85;
 /// `EXIT` with register 0.
 const EXIT: u8 = 0x95;
 
-/// Source number of [`LOAD_IMMEDIATE_64`] that makes the immediate a map's file descriptor (RFC 9669
-/// section 5.4).
+/// Source number of [`LOAD_IMMEDIATE_64`] that makes the immediate a map's file descriptor (RFC
+/// 9669 section 5.4).
 const MAP_BY_DESCRIPTOR: u8 = 1;
 /// `bpf_redirect_map` in the list of helper functions of linux/bpf.h.
 const REDIRECT_MAP: i32 = 51;

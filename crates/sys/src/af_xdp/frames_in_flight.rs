@@ -76,8 +76,8 @@ impl InFlightFrames {
         }
         self.bitmap[word] &= !bit;
         self.count -= 1;
-        // SAFETY: the bit shows that this slot's only handle was dropped in `give_to_kernel`; it is cleared
-        // now.
+        // SAFETY: the bit shows that this slot's only handle was dropped in `give_to_kernel`; it is
+        // cleared now.
         Some(unsafe { Frame::from_parts(self.memory.first_index() + slot_number, len, offset) })
     }
 

@@ -13,6 +13,7 @@ use crate::af_xdp::ring_ends::{KernelIndex, KernelSlots, RingConsumer, RingProdu
 use crate::frames::frame::Frame;
 use crate::frames::frame_memory::FrameRegion;
 use crate::frames::ring_cursor::SharedIndex;
+
 /// Entry of the receive and transmit rings (`struct xdp_desc`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
@@ -218,8 +219,8 @@ impl TransmitRings {
         self.completion.available()
     }
 
-    /// Takes the next completed frame of those counted by the last [`Self::available`]; its length is
-    /// zero.
+    /// Takes the next completed frame of those counted by the last [`Self::available`]; its length
+    /// is zero.
     #[inline]
     pub fn pop(&mut self) -> Option<Result<Frame, StaleFrame>> {
         let address = self.completion.pop()?;

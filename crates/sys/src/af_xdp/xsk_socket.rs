@@ -9,6 +9,7 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use crate::af_xdp::mapped_rings::{ReceiveRings, TransmitRings};
 use crate::frames::frame_memory::FrameRegion;
+
 /// Bytes in front of each received frame that the kernel uses itself (`XDP_PACKET_HEADROOM`).
 pub const KERNEL_HEADROOM_BYTES: u32 = 256;
 

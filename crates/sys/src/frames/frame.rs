@@ -4,7 +4,8 @@ use std::fmt;
 
 use crate::frames::burst::BURST_FRAMES;
 
-/// Handle of a frame in a [`FrameRegion`](crate::frames::frame_memory::FrameRegion): slot index, offset in the slot, and length.
+/// Handle of a frame in a [`FrameRegion`](crate::frames::frame_memory::FrameRegion): slot index,
+/// offset in the slot, and length.
 ///
 /// Eight bytes: half the size of a pointer and a descriptor, and the length is available without
 /// access to the frame. A handle owns its slot: it is neither `Copy` nor `Clone`, so its owner may

@@ -451,7 +451,8 @@ impl fmt::Debug for FrameRegion {
 
 impl Drop for RegionInner {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping made by `map_frames`, and no handle is used without a `RegionInner`.
+        // SAFETY: this is the mapping made by `map_frames`, and no handle is used without a
+        // `RegionInner`.
         unsafe { libc::munmap(self.base.as_ptr().cast(), self.mapped_bytes) };
     }
 }

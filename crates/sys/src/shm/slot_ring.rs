@@ -52,8 +52,8 @@ pub struct SlotSender<R = ShmRing> {
 }
 
 impl SlotSender {
-    /// Continues where the last sender of ring `ring_index` stopped. None if the ring's positions are
-    /// invalid.
+    /// Continues where the last sender of ring `ring_index` stopped. None if the ring's positions
+    /// are invalid.
     pub fn resume(segment: Arc<ShmSegment>, ring_index: usize) -> Option<Self> {
         Self::with_ring(ShmRing::new(segment, ring_index))
     }
@@ -83,8 +83,8 @@ impl<R: SlotRing> SlotSender<R> {
     #[inline]
     pub fn write(&mut self, ahead: u32, frame: &[u8]) {
         let slot = (self.cursor.position().wrapping_add(ahead) & self.mask) as usize;
-        // SAFETY: `free_slots` returned that the other side has emptied the slot; it reads it only after
-        // `publish`.
+        // SAFETY: `free_slots` returned that the other side has emptied the slot; it reads it only
+        // after `publish`.
         unsafe { self.ring.write_slot(slot, frame) };
     }
 
@@ -113,8 +113,8 @@ pub struct SlotReceiver<R = ShmRing> {
 }
 
 impl SlotReceiver {
-    /// Continues where the last receiver of ring `ring_index` stopped. None if the ring's positions are
-    /// invalid.
+    /// Continues where the last receiver of ring `ring_index` stopped. None if the ring's positions
+    /// are invalid.
     pub fn resume(segment: Arc<ShmSegment>, ring_index: usize) -> Option<Self> {
         Self::with_ring(ShmRing::new(segment, ring_index))
     }
@@ -139,7 +139,8 @@ impl<R: SlotRing> SlotReceiver<R> {
         self.cursor.filled_slots(self.ring.indices(), max_frames)
     }
 
-    /// Bytes of the frame in the slot `ahead` positions after the cursor; not trusted: may exceed the slot.
+    /// Bytes of the frame in the slot `ahead` positions after the cursor; not trusted: may exceed
+    /// the slot.
     #[inline]
     pub fn length(&self, ahead: u32) -> usize {
         self.ring.length(self.slot(ahead))
@@ -149,8 +150,8 @@ impl<R: SlotRing> SlotReceiver<R> {
     /// [`SlotReceiver::slot_bytes`].
     #[inline]
     pub fn read(&self, ahead: u32, frame: &mut [u8]) {
-        // SAFETY: `filled_slots` returned that the other side has published the slot; it writes it only
-        // after `release_slots`.
+        // SAFETY: `filled_slots` returned that the other side has published the slot; it writes it
+        // only after `release_slots`.
         unsafe { self.ring.read_slot(self.slot(ahead), frame) };
     }
 

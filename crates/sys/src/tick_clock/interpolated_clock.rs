@@ -40,7 +40,8 @@ struct InterpolatedClock {
     window_start: ClockPair,
     /// Nanoseconds per 2^32 ticks.
     ns_per_tick: u64,
-    /// Ticks in the window; 0: the rate is unknown, and `window_start` holds the latest time returned.
+    /// Ticks in the window; 0: the rate is unknown, and `window_start` holds the latest time
+    /// returned.
     window_ticks: u64,
     /// Reading from which the rate is measured.
     rate_base: ClockPair,

@@ -105,7 +105,8 @@ fn journal_number(path: &Path) -> Option<u32> {
     path.file_stem()?.to_str()?.split('-').nth(1)?.parse().ok()
 }
 
-/// Process id of another owner, not in `enclosing_owners`, whose locked journal contains this setting.
+/// Process id of another owner, not in `enclosing_owners`, whose locked journal contains this
+/// setting.
 ///
 /// Two owners of one setting would end with the first one's value, which the second saves as the
 /// old one.

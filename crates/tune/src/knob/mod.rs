@@ -136,3 +136,42 @@ pub struct KnobContext {
     /// True if the remote server applies requested settings.
     pub remote_settings: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Knobs in journals of commit b37400c, before the renaming of keys.
+    #[test]
+    fn knobs_with_earlier_keys_load() {
+        let command = KnobTarget::Command {
+            command: "load {}".to_owned(),
+            restore: None,
+            timeout_s: Some(5),
+        };
+        for (target, expected) in [
+            (
+                r#"{"far":"net.core.rmem_max"}"#,
+                KnobTarget::RemoteSysctl("net.core.rmem_max".to_owned()),
+            ),
+            (
+                r#"{"command":{"line":"load {}","restore":null,"within_s":5}}"#,
+                command,
+            ),
+        ] {
+            let text = format!(
+                r#"{{"name":"k","values":["1"],"set":{target},"ordered":true,"uncertain":true,"memory":2.0}}"#
+            );
+            let knob: Knob = serde_json::from_str(&text).expect(target);
+            let expected = Knob {
+                name: "k".to_owned(),
+                values: vec!["1".to_owned()],
+                target: expected,
+                ordered: true,
+                may_be_rejected: true,
+                bytes_per_unit: Some(2.0),
+            };
+            assert_eq!(knob, expected, "{target}");
+        }
+    }
+}

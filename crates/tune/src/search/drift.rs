@@ -208,8 +208,8 @@ impl RepeatedRuns {
     }
 }
 
-/// Interpolates states at all runs from those at `run_numbers`: the expectation of a random walk between two
-/// known states.
+/// Interpolates states at all runs from those at `run_numbers`: the expectation of a random walk
+/// between two known states.
 fn interpolate_states(run_numbers: &[usize], states: &[f64], runs: usize) -> Vec<f64> {
     let mut interpolated = Vec::with_capacity(runs);
     let mut next = 0;

@@ -216,9 +216,7 @@ fn compare_interleaved(
     available.check_limits()?;
     let (knobs, points) = side_knobs(args, &available)?;
     let stop = stop_on_signals()?;
-    unrestored_settings::unrestored_note()
-        .iter()
-        .for_each(|note| output.warn(note));
+    unrestored_settings::warn(output);
     let applier = RefCell::new(KnobApplier::new(knobs, &available, &args.command, &stop)?);
     let seed = args.many.seed.unwrap_or_else(|| u64::from(fresh_seed()));
     let amount = match args.pairs {
@@ -304,7 +302,7 @@ fn compare_interleaved(
         knob_applier::report_unrestored(&notes, output);
         return Err(match end {
             Err(SeriesEnd::Failed(failure)) => failure,
-            _ => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
+            _ => CommandFailure::interrupted(),
         });
     }
     let ids = |label: &str| -> Vec<String> {

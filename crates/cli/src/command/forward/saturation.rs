@@ -14,7 +14,6 @@ use linerate_record::exit;
 use linerate_record::forward::{SaturationPoint, circulates};
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_session::error::SessionError;
 use linerate_stats::units::{format_count, format_per_second};
 
 use super::screen::ForwardEvents;
@@ -52,7 +51,7 @@ pub fn run(
     })?;
     let (runs, result) = outcome?;
     if runs.is_empty() {
-        return Err(CommandFailure::from(SessionError::Interrupted));
+        return Err(CommandFailure::interrupted());
     }
     let interrupted = stop.is_set();
     let set = RunSet {

@@ -447,6 +447,6 @@ impl ForwardShell<'_> {
 
 /// Formats a failure in one line, with the next step.
 fn failure_text(error: FrameRunError) -> String {
-    let problem = error.report();
+    let problem = error.to_report();
     format!("{problem}; {}", problem.next_step)
 }

@@ -41,7 +41,7 @@ use crate::live;
 use crate::output::CommandOutput;
 use crate::standard_streams::{list_style, print_stdout};
 use crate::ui_update::{SeriesPart, UiUpdate};
-use crate::unrestored_settings::unrestored_note;
+use crate::unrestored_settings;
 
 impl From<ExperimentError> for CommandFailure {
     fn from(error: ExperimentError) -> Self {
@@ -135,7 +135,7 @@ fn run_experiment(args: &RunArgs, output: &mut CommandOutput) -> Result<u8, Comm
         table()
     };
     let stop = stop_on_signals()?;
-    unrestored_note().iter().for_each(|note| output.warn(note));
+    unrestored_settings::warn(output);
     let flag = stop.atomic();
     let program = std::env::current_exe().map_err(|error| {
         CommandFailure::failed(ErrorReport::new(

@@ -12,6 +12,7 @@ use linerate_record::comparison::{BetterWhen, Comparison, ComparisonVerdict};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit;
 use linerate_record::figure;
+use linerate_record::ids::TuneStage;
 use linerate_record::record::Record;
 use linerate_record::tuning::{
     BestTrial, FindingHint, RejectedSetting, RunCounts, TuningChange, TuningTrial,
@@ -129,27 +130,6 @@ fn moved_note((old_key, new_key): &(SettingKey, SettingKey)) -> String {
     }
 }
 
-/// Stage of a search.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum TuneStage {
-    #[default]
-    Check,
-    Search,
-    MinimalSet,
-    Proof,
-}
-
-impl TuneStage {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Check => "check",
-            Self::Search => "search",
-            Self::MinimalSet => "minimal-set",
-            Self::Proof => "proof",
-        }
-    }
-}
-
 /// State and results of a search.
 #[derive(Default)]
 struct TuneState {
@@ -203,9 +183,7 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
         names.join(", ")
     ));
     compare::warn_if_too_few(verification::pair_amount(args), output);
-    unrestored_settings::unrestored_note()
-        .iter()
-        .for_each(|note| output.warn(note));
+    unrestored_settings::warn(output);
     let applier = KnobApplier::new(knobs, &available, &command, &stop)?;
     let limit = args.under.map(|under| under.memory_bytes);
     let mut bench = TrialRunner::new(applier, command, figure, limit, &stop);
@@ -277,7 +255,7 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
     if state.trials.iter().all(|trial| trial.value.is_none()) {
         knob_applier::report_unrestored(&unrestored, output);
         return Err(failure.unwrap_or_else(|| match stop.is_set() {
-            true => CommandFailure::from(linerate_session::error::SessionError::Interrupted),
+            true => CommandFailure::interrupted(),
             false => CommandFailure::failed(ErrorReport::new(
                 (state.trials.first())
                     .and_then(|trial| trial.rejected.clone())

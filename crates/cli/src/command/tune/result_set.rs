@@ -101,7 +101,7 @@ pub fn set_of(
         proof: state.proof.map(Box::new),
         runs: bench.runs,
         run_counts: state.spent,
-        stopped_in: interrupted.then(|| state.stage.name().to_owned()),
+        stopped_in: interrupted.then(|| state.stage.into()),
         best_trial: state.best_so_far,
         seed,
         settings_kept,

@@ -2,14 +2,15 @@
 
 use linerate_record::event::ErrorReport;
 use linerate_record::figure;
+use linerate_record::ids::TuneStage;
 use linerate_record::tuning::{BestTrial, FindingHint, RejectedSetting, TuningTrial};
 use linerate_tune::finding_knobs::{self, knobs_for_findings};
 use linerate_tune::knob::{Knob, KnobTarget, target_of};
 use linerate_tune::search::{KnobSpace, MAX_VALUE_FAILURES, Search, SearchPoint};
 
+use super::TuneState;
 use super::request::sets_option_or_key;
 use super::trial_runner::{MeasuredTrial, TrialRunner};
-use super::{TuneStage, TuneState};
 use crate::args::TuneArgs;
 use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knobs::is_default;

@@ -7,6 +7,7 @@ use linerate_record::comparison::{
     pair_differences,
 };
 use linerate_record::event::ErrorReport;
+use linerate_record::ids::TuneStage;
 use linerate_record::record::Record;
 use linerate_record::tuning::{RejectedSetting, TuningChange, TuningTrial};
 use linerate_stats::statistics::Estimate;
@@ -15,7 +16,7 @@ use linerate_tune::pair_scheduler::{PairBudget, PairScheduler, is_clear};
 use linerate_tune::search::SearchPoint;
 
 use super::trial_runner::TrialRunner;
-use super::{DEFAULT_MAX_PAIRS, TuneStage, TuneState};
+use super::{DEFAULT_MAX_PAIRS, TuneState};
 use crate::args::TuneArgs;
 use crate::command::compare::{MachineState, PairRunner};
 use crate::failure::{CommandFailure, SeriesEnd};

@@ -151,8 +151,8 @@ impl PeerConnection {
         Ok(Self(connection))
     }
 
-    /// Sends a message. If that fails, the next [`PeerConnection::receive`] returns that the connection is
-    /// closed.
+    /// Sends a message. If that fails, the next [`PeerConnection::receive`] returns that the
+    /// connection is closed.
     pub(super) fn send(
         &self,
         message_kind: HandshakeMessage,

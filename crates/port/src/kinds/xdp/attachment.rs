@@ -311,7 +311,7 @@ mod tests {
             let failure = attach_error("xdp:va", &link, hook, error(code));
             assert_eq!(failure.is_missing_privilege(), missing, "{failure}");
             assert!(failure.to_string().contains(text), "{failure}");
-            assert!(!failure.report().next_step.is_empty(), "{failure}");
+            assert!(!failure.to_report().next_step.is_empty(), "{failure}");
         }
         assert!(native_failure_reason(&link, &error(libc::ERANGE)).contains("MTU of 9000"));
         assert!(native_failure_reason(&link, &error(libc::ENOSPC)).contains("transmit queues"));

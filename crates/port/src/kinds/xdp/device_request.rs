@@ -100,8 +100,8 @@ impl PortUrl {
     }
 }
 
-/// Rejects a port whose device does not have the requested number of queues; `queues_in_use` are its
-/// receive queues, if known.
+/// Rejects a port whose device does not have the requested number of queues; `queues_in_use` are
+/// its receive queues, if known.
 pub(super) fn check_channels(url: &PortUrl, queues_in_use: Option<u32>) -> Result<(), PortError> {
     let requested = url.device_request().and_then(|request| request.channels);
     match (requested, queues_in_use) {

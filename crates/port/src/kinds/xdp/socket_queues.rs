@@ -19,6 +19,7 @@ use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
 use crate::kinds::xdp::attachment::ProgramAttachment;
 use crate::queue::{RxQueue, TxQueue};
+
 /// Bytes of an Ethernet header: a shorter frame is invalid, and may cause errors in a driver.
 const MIN_FRAME_BYTES: u16 = 14;
 /// Frames added to the fill ring at once, when so many have come back: a burst at a time keeps the

@@ -122,7 +122,7 @@ fn a_failed_bind_names_what_to_do() {
         let error = kernel_errors::bind_error(&url, "xdp:va", 1, copy_policy, &link, source);
         assert_eq!(error.is_missing_privilege(), missing, "{error}");
         assert!(error.to_string().contains(text), "{error}");
-        assert!(!error.report().next_step.is_empty(), "{error}");
+        assert!(!error.to_report().next_step.is_empty(), "{error}");
     }
     for (error, text) in [
         (

@@ -83,7 +83,7 @@ impl TestRun {
         if let Some((situation, next)) = no_figures {
             let problem = failure.as_ref().map_or_else(
                 || ErrorReport::new(situation, self.peer.to_string(), next),
-                SessionError::problem,
+                SessionError::to_report,
             );
             self.emit(EventKind::Failed { problem });
             self.store_failure(failure);
