@@ -27,7 +27,7 @@ use linerate_session::third_party_record::InteropTest;
 use linerate_session::thread_plan::usable_cpus;
 use linerate_session::{descriptor_limit, kernel_pacing, setup};
 use linerate_sys::fd_table;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackThread;
 
 use super::control_adapter::ControlAdapter;

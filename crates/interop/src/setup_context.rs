@@ -15,7 +15,7 @@ use linerate_session::{client_stack, kernel_pacing};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::FlowOptions;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackHandle;
 use rustix::io::Errno;
 use socket2::Socket;

@@ -18,7 +18,7 @@ use linerate_record::plan::{Direction, PerEnd, Plan, RunKind};
 use linerate_record::record::{Caveat, Record};
 use linerate_record::stack::ControlPath;
 use linerate_sys::{clock, fd_table};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::ClockOffsets;
 
 use crate::client_agreement::{apply_reply, granted_flows};
@@ -104,7 +104,7 @@ impl Client {
         emit: &mut dyn FnMut(EventKind),
     ) -> Result<(Record, Option<SessionError>), SessionError> {
         let stream = stack.connect(self, local, stop)?;
-        let (near, server) = (stream.local, stream.peer);
+        let (client_address, server) = (stream.local, stream.peer);
         let hello_frame = hello(boot_id());
         let connection = match &self.key {
             None => ControlCodec::client(hello_frame),
@@ -167,10 +167,10 @@ impl Client {
         let reason = self.wait_reason(&thread_plan, &accept);
         let plan = Arc::new(plan);
         let disciplines = kernel_pacing::qdiscs(&host);
-        let flows = granted_flows(&plan, &accept, near, server, local, &disciplines);
+        let flows = granted_flows(&plan, &accept, client_address, server, local, &disciplines);
         let local_address = stack
             .local_address_towards(server.ip())
-            .unwrap_or(near.ip());
+            .unwrap_or(client_address.ip());
         let memory = FlowMemory::before_flows();
         let mut confirmed = false;
         let ready = setup::start_workers(

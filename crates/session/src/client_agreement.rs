@@ -245,7 +245,7 @@ pub(super) fn apply_reply(plan: &mut Plan, accept: &Accept) -> Result<(), &'stat
 
 #[cfg(test)]
 mod tests {
-    use linerate_record::exit;
+    use linerate_record::exit_codes;
 
     use super::*;
 
@@ -260,8 +260,8 @@ mod tests {
         for number in [ENETUNREACH, EHOSTUNREACH] {
             let error = error_of(number);
             assert!(matches!(error, SessionError::NoRoute { address, .. } if address == server));
-            assert_eq!(error.exit_code(), exit::PEER);
+            assert_eq!(error.exit_code(), exit_codes::PEER);
         }
-        assert_eq!(error_of(EINVAL).exit_code(), exit::FAILED);
+        assert_eq!(error_of(EINVAL).exit_code(), exit_codes::FAILED);
     }
 }

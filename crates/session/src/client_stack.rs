@@ -16,7 +16,7 @@ use linerate_record::plan::{
 };
 use linerate_record::record::{Caveat, Record};
 use linerate_record::stack::{ControlPath, StackPlan};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::{StackThread, thread_ended};
 
 use super::client::Client;

@@ -43,7 +43,7 @@ use linerate_sys::scheduling::PriorityBoost;
 use linerate_sys::thread::install_wake_handler;
 use linerate_sys::{clock, readiness, scheduling};
 use linerate_transport::call_times::{CallStats, merge_call_stats};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::{stack_caveats, thread_schedule};
 use linerate_transport::{RunClock, SocketWatch};
 use linerate_workload::flow::FlowEndResults;

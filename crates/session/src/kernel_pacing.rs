@@ -12,7 +12,7 @@ use linerate_record::record::Caveat;
 use linerate_stats::size_costs;
 use linerate_sys::pacing::{TxtimeClock, TxtimeSender, set_max_rate};
 use linerate_transport::FlowOptions;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use crate::error::SessionError;

@@ -17,7 +17,7 @@ use linerate_stats::units::format_share;
 use linerate_sys::clock::Nanos;
 use linerate_sys::cpu::{MIN_SPINNING_SHARE, ThreadUsage};
 use linerate_transport::call_times::CallStats;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::payload_pattern;
 use linerate_workload::flow::FlowEndResults;
 use linerate_workload::flow_counters::PayloadTotals;

@@ -19,7 +19,7 @@ use linerate_record::record::{
     Summary,
 };
 use linerate_stats::histogram::{Histogram, HistogramData};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampPass;
 use remote_figures::{
     arrival_summary, check_counts, clear_arrivals, departure_summary, mixed_flow_loss,

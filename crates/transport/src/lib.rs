@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 pub mod flow_options;
+pub mod flow_role;
+mod socket_defaults;
 
 mod kernel;
 pub mod netstack;

@@ -139,7 +139,8 @@ mod tests {
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol, WaitMode};
     use linerate_record::round_trip::SocketMode;
     use linerate_transport::call_times::NoRecorder;
-    use linerate_transport::flow_options::{FlowRole, flow_options};
+    use linerate_transport::flow_options::flow_options;
+    use linerate_transport::flow_role::FlowRole;
     use linerate_transport::{
         EpollWait, KernelTransport, RunClock, Transport, TransportSetup, WorkerTransport,
     };

@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use linerate_record::plan::{Direction, Plan, RunKind};
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::payload_pattern::PayloadPattern;
 use linerate_transport::{FlowOptions, MAX_IDLE_NS, RunClock, Transport};
 

@@ -4,7 +4,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::finding::Finding;
 use linerate_record::record::Record;
 use linerate_report::document::Document;
@@ -53,8 +53,8 @@ fn explain_document(args: &ExplainArgs, output: &CommandOutput) -> Result<u8, Co
         }
     };
     Ok(match args.fail_on_finding && has_cause {
-        true => exit::GATE,
-        false => exit::OK,
+        true => exit_codes::GATE,
+        false => exit_codes::OK,
     })
 }
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use clap_mangen::Man;
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_report::text;
 
 use crate::args::{self, ManArgs};
@@ -19,7 +19,7 @@ pub fn run(args: &ManArgs) -> u8 {
     command.build();
     let written = std::fs::create_dir_all(&args.dir).and_then(|()| write_pages(&args.dir, command));
     match written {
-        Ok(()) => exit::OK,
+        Ok(()) => exit_codes::OK,
         Err(error) => {
             let failure = CommandFailure::failed(ErrorReport::new(
                 format!("cannot write the manual pages ({error})"),

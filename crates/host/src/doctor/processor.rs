@@ -168,9 +168,9 @@ fn assess_cache_line(first: u32, second: u32, time: Duration) -> CheckOutcome {
         time.as_nanos()
     );
     match time < cache_line::NEAR_LIMIT {
-        true => CheckOutcome::ok(format!("{detail} (near: they share a cache)")),
+        true => CheckOutcome::ok(format!("{detail} (they share a cache)")),
         false => CheckOutcome::limited(format!(
-            "{detail} (far: no shared cache at the moment, or other load)"
+            "{detail} (no shared cache at the moment, or other load)"
         ))
         .with_enable(
             "pin both ends to processors that share a cache; \

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use linerate_protocol::echo::{EchoStream, PORT, PROTOCOL};
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 
 use super::plain::plan;

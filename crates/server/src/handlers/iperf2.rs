@@ -20,7 +20,7 @@ use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 

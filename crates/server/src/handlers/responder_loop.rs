@@ -15,7 +15,7 @@ use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::{Readiness, poll_any};
 use linerate_sys::socket::MessageFlags;
 use linerate_sys::{clock, socket};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::Socket;
 

@@ -8,7 +8,7 @@ use linerate_protocol::sockperf::{
 };
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 
 use super::plain::request_silence;

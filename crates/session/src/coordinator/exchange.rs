@@ -8,7 +8,7 @@ use linerate_record::plan::{Plan, TransportProtocol};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::call_times::CallStats;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampLog;
 use linerate_workload::worker::WorkerHandle;
 
@@ -203,7 +203,7 @@ impl RunState<'_> {
         if let Some(calls) = calls.filter(|calls| !calls.is_empty()) {
             frames.extend(TimestampLog::from_calls(calls).into_frames(0));
         }
-        frames.into_iter().try_for_each(|role| self.send(role))
+        frames.into_iter().try_for_each(|frame| self.send(frame))
     }
 
     /// Sends the results of this end: first its flows, at most `FLOWS_PER_FRAME` in a frame.

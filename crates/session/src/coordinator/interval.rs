@@ -11,7 +11,7 @@ use linerate_stats::histogram::Histogram;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::SocketWatch;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use linerate_workload::worker::WorkerHandle;
 

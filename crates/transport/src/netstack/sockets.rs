@@ -315,7 +315,8 @@ mod tests {
     use linerate_record::plan::{Plan, RunKind};
 
     use super::*;
-    use crate::flow_options::{FlowRole, flow_options};
+    use crate::flow_options::flow_options;
+    use crate::flow_role::FlowRole;
     use crate::test_support;
     /// Runs `work` on a stack with two TCP sockets.
     fn run_on_stack<R: Send + 'static>(
