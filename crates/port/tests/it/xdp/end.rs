@@ -105,7 +105,7 @@ impl TestPort {
     }
 }
 
-/// Receives `wanted` frames while `local` continues to send; checks all bytes and returns the
+/// Receives `count` frames while `local` continues to send; checks all bytes and returns the
 /// numbers.
 pub fn receive(local: &mut TestPort, remote: &mut TestPort, count: usize) -> Vec<u32> {
     let mut burst = Burst::new();
@@ -132,7 +132,7 @@ pub fn receive(local: &mut TestPort, remote: &mut TestPort, count: usize) -> Vec
     numbers
 }
 
-/// Waits until the receive counters satisfy `wanted`, while `local` continues to send.
+/// Waits until the receive counters satisfy `is_settled`, while `local` continues to send.
 pub fn settle(
     local: &mut TestPort,
     remote: &mut TestPort,
