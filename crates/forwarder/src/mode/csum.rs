@@ -50,7 +50,7 @@ pub(super) fn correct_checksums(frame: &mut [u8]) -> WrongChecksums {
 
 impl ForwardMode for Csum {
     type Plan = NoOptions;
-    const ABOUT: &'static str = "like mac, and recomputes IP, TCP and UDP checksums in software";
+    const ABOUT: &'static str = "like mac, and corrects wrong IP, TCP and UDP checksums";
 
     fn new(_: &NoOptions, facts: &StreamFacts, _: &ModeSettings) -> Self {
         Self {
