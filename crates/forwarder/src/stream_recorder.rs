@@ -66,6 +66,12 @@ impl StreamRecorder {
         any.then_some(recorder)
     }
 
+    /// Returns whether cycles are recorded.
+    #[inline]
+    pub(super) fn counts_cycles(&self) -> bool {
+        self.counts_cycles
+    }
+
     /// Returns whether residence times are recorded.
     #[inline]
     pub(super) fn times_frames(&self) -> bool {
