@@ -66,19 +66,14 @@ impl ForwardMode for Csum {
         pool: &mut FramePool,
         memory: &FrameRegion,
     ) -> usize {
-        let received = stream.receive(pool);
-        if received > 0 {
-            stream.modify(memory, |frame| {
-                if let Some(head) = frame.first_chunk_mut::<12>() {
-                    *head = self.addresses;
-                }
-                let wrong = correct_checksums(frame);
-                self.bad_ip += u64::from(wrong.bad_ip);
-                self.bad_transport += u64::from(wrong.bad_transport);
-            });
-            stream.transmit(pool);
-        }
-        received
+        stream.forward_modified(pool, memory, |frame| {
+            if let Some(head) = frame.first_chunk_mut::<12>() {
+                *head = self.addresses;
+            }
+            let wrong = correct_checksums(frame);
+            self.bad_ip += u64::from(wrong.bad_ip);
+            self.bad_transport += u64::from(wrong.bad_transport);
+        })
     }
 
     fn counts(&self) -> BTreeMap<String, u64> {
