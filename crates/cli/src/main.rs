@@ -21,6 +21,7 @@ mod plan;
 mod port_devices;
 mod printer;
 mod privilege;
+mod remote_tuning;
 mod screen_output;
 mod shell_words;
 mod standard_streams;

@@ -4,7 +4,7 @@ use linerate_record::cost::{MemoryCost, TcpInterval, run_delay_shares};
 use linerate_record::record::{CpuCost, Record};
 use linerate_stats::units::{format_bytes, format_count, format_nanos, format_share};
 
-use crate::model::{self, format_short};
+use crate::model::format_short;
 
 /// Smallest share that is shown.
 const MIN_SHOWN_SHARE: f64 = 0.0005;

@@ -1,10 +1,8 @@
 //! Facts of the hosts as rows of a table.
 
-use linerate_record::facts::{HostFacts, InterfaceFacts};
+use linerate_record::facts::{HostFacts, InterfaceFacts, Role};
 use linerate_record::record::Record;
 use linerate_stats::units::{format_bit_rate, format_bytes};
-
-use crate::model;
 
 /// Table row: a fact and its value on each host.
 pub(crate) struct HostFactRow {

@@ -9,7 +9,7 @@ use super::figure;
 use super::run::{SeriesTable, directions_of, intervals_of, omitted_range, time_axis};
 use super::with_micro_sign;
 use crate::costs;
-use crate::model::{self, or_unknown};
+use crate::model::or_unknown;
 use crate::phrases;
 use crate::svg::{AxisUnit, ChartAxis, ChartSeries, LineChart, SeriesMark, escape_markup};
 

@@ -1,6 +1,5 @@
 //! Names of the values of a plan or record: roles, directions, wait modes, copy modes.
 
-use linerate_record::facts::Role;
 use linerate_record::finding::FindingLocation;
 use linerate_record::plan::{CopyModes, CpuList, Direction, ReceiveCopy, SendCopy, WaitMode};
 

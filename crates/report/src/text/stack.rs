@@ -7,7 +7,6 @@ use linerate_record::stack::{ServiceFigures, StackFacts, StackInterval, StackMem
 use linerate_stats::units::{format_bytes, format_count};
 
 use super::table::render_table;
-use crate::model;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
 /// Renders the blocks of a record about the stacks of its hosts.
