@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 
 use linerate_packet::checksum;
-use linerate_packet::frame::{is_ipv4_checksum_right, write_ipv4_checksum};
+use linerate_packet::frame::{
+    TCP_PROTOCOL, UDP_PROTOCOL, is_ipv4_checksum_right, write_ipv4_checksum,
+};
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
@@ -25,9 +27,6 @@ pub(super) struct WrongChecksums {
     pub(super) bad_transport: bool,
 }
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-
 /// Corrects the checksums of a frame of either IP version, behind VLAN tags; returns which were
 /// wrong.
 pub(super) fn correct_checksums(frame: &mut [u8]) -> WrongChecksums {
@@ -35,8 +34,8 @@ pub(super) fn correct_checksums(frame: &mut [u8]) -> WrongChecksums {
     if bad_ip {
         write_ipv4_checksum(frame);
     }
-    let segment =
-        checksum::verify(frame).filter(|verified| [TCP, UDP].contains(&verified.protocol));
+    let segment = checksum::verify(frame)
+        .filter(|verified| [TCP_PROTOCOL, UDP_PROTOCOL].contains(&verified.protocol));
     let bad_transport = segment.is_some_and(|verified| !verified.segment_valid);
     // A right checksum would be computed again to the same value.
     if bad_transport || segment.is_some_and(|verified| verified.is_without_checksum) {

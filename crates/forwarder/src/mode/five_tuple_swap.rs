@@ -1,7 +1,7 @@
 //! `5tswap`: swaps Ethernet addresses, IP addresses and ports, so that a datagram returns to its
 //! sender. Checksums stay valid, because the same words are summed.
 
-use linerate_packet::frame::{IPV4_HEADER_BYTES, network_header};
+use linerate_packet::frame::{IPV4_HEADER_BYTES, TCP_PROTOCOL, UDP_PROTOCOL, network_header};
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
@@ -11,9 +11,6 @@ use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts
 
 /// Swaps addresses and ports.
 pub struct FiveTupleSwap;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 /// Swaps two adjacent fields of `WIDTH` bytes from `at` on; too short frames are not changed.
 #[inline(always)]
@@ -54,7 +51,7 @@ pub(super) fn swap(frame: &mut [u8]) {
         }
         _ => return,
     };
-    if matches!(protocol, TCP | UDP) {
+    if matches!(protocol, TCP_PROTOCOL | UDP_PROTOCOL) {
         swap_adjacent::<2>(frame, transport);
     }
 }

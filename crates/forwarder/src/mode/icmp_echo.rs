@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use linerate_packet::checksum;
-use linerate_packet::frame::{ipv4_header, network_header};
+use linerate_packet::frame::{ICMP_PROTOCOL, ipv4_header, network_header};
 use linerate_packet::mac_address::MacAddress;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
@@ -21,7 +21,6 @@ pub struct IcmpEcho {
 const ARP_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
 const ARP_BYTES: usize = 28;
 const ARP_ETHERTYPE: u16 = 0x0806;
-const ICMP_PROTOCOL: u8 = 1;
 /// RFC 792.
 const ECHO_REQUEST: u8 = 8;
 
