@@ -105,6 +105,13 @@ impl TestPort {
     }
 }
 
+/// Opens two ports over memory of their own at the ends of a new veth pair, or prints what is missing.
+pub fn open_pair(a: &str, b: &str) -> Option<(TestPort, TestPort)> {
+    net::pair(1);
+    let memory = net::memory(&[a, b]);
+    Some((TestPort::open(a, &memory)?, TestPort::open(b, &memory)?))
+}
+
 /// Receives `count` frames while `local` continues to send; checks all bytes and returns the
 /// numbers.
 pub fn receive(local: &mut TestPort, remote: &mut TestPort, count: usize) -> Vec<u32> {
