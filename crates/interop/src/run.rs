@@ -18,7 +18,7 @@ use linerate_session::client::Client;
 use linerate_session::client_stack::ClientStack;
 use linerate_session::coordinator::Coordinator;
 use linerate_session::cpu_load::CpuLoad;
-use linerate_session::dial::{AddressFamily, SourceBinding};
+use linerate_session::dial::{AddressFamily, SourceBinding, local_address_towards};
 use linerate_session::error::SessionError;
 use linerate_session::flow_memory::FlowMemory;
 use linerate_session::loss::{LabNetwork, PathCounters, read_local_counters};
@@ -272,7 +272,7 @@ fn run_attempt(
     let counters = read_local_counters(Role::Client, &host, ipv6);
     let local_ip = match local_stack.netstack() {
         Some(netstack) => netstack.source_address_for(remote.ip()),
-        None => local_address(remote, local),
+        None => local.address.or_else(|| local_address_towards(remote)),
     };
     let path_counters =
         local_ip.and_then(|local_ip| PathCounters::read_first(network, local_ip, remote.ip()));
@@ -369,21 +369,6 @@ fn run_attempt(
     }
     let (record, failure) = test.into_record();
     Ok(Some((record, failure.or(report_failure))))
-}
-
-/// Returns the local address of traffic to an address.
-fn local_address(remote: SocketAddr, local: &SourceBinding) -> Option<std::net::IpAddr> {
-    if local.address.is_some() {
-        return local.address;
-    }
-    let any = match remote.is_ipv4() {
-        true => SocketAddr::from(([0; 4], 0)),
-        false => SocketAddr::from(([0_u16; 8], 0)),
-    };
-    // Connecting a UDP socket sends nothing.
-    let socket = std::net::UdpSocket::bind(any).ok()?;
-    socket.connect(remote).ok()?;
-    Some(socket.local_addr().ok()?.ip())
 }
 
 /// Returns the error for a run in which no request got a response.

@@ -104,7 +104,7 @@ impl Client {
         emit: &mut dyn FnMut(EventKind),
     ) -> Result<(Record, Option<SessionError>), SessionError> {
         let stream = stack.connect(self, local, stop)?;
-        let (near, server) = (stream.local, stream.peer);
+        let (client, server) = (stream.local, stream.peer);
         let hello_frame = hello(boot_id());
         let connection = match &self.key {
             None => ControlCodec::client(hello_frame),
@@ -167,10 +167,10 @@ impl Client {
         let reason = self.wait_reason(&thread_plan, &accept);
         let plan = Arc::new(plan);
         let disciplines = kernel_pacing::qdiscs(&host);
-        let flows = granted_flows(&plan, &accept, near, server, local, &disciplines);
+        let flows = granted_flows(&plan, &accept, client, server, local, &disciplines);
         let local_address = stack
             .local_address_towards(server.ip())
-            .unwrap_or(near.ip());
+            .unwrap_or(client.ip());
         let memory = FlowMemory::before_flows();
         let mut confirmed = false;
         let ready = setup::start_workers(
