@@ -16,7 +16,7 @@ use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol}
 use linerate_record::record::{Caveat, Record};
 use linerate_session::client::Client;
 use linerate_session::client_stack::ClientStack;
-use linerate_session::coordinator::Coordinator;
+use linerate_session::coordinator::{Coordinator, RunResults};
 use linerate_session::cpu_load::CpuLoad;
 use linerate_session::dial::{AddressFamily, SourceBinding, local_address_towards};
 use linerate_session::error::SessionError;
@@ -318,7 +318,7 @@ fn run_attempt(
         let caveats = &mut results.local.caveats;
         caveats.retain(|caveat| caveat.id != CaveatId::StreamBroken);
     }
-    let broken = broken_flow_error(remote, &results.local.caveats).filter(|_| !results.interrupted);
+    let broken = broken_flow_error(remote, &results).filter(|_| !results.interrupted);
     let broken = broken.or_else(|| {
         no_response_error(remote, &plan, &results.local).filter(|_| !results.interrupted)
     });
@@ -401,14 +401,15 @@ fn rejected_datagrams_error(
 }
 
 /// Returns the error for a broken flow: the server rejected it or has gone.
-fn broken_flow_error(remote: SocketAddr, caveats: &[Caveat]) -> Option<SessionError> {
+fn broken_flow_error(remote: SocketAddr, results: &RunResults) -> Option<SessionError> {
+    let caveats = &results.local.caveats;
     let broken = caveats
         .iter()
         .find(|caveat| caveat.id == CaveatId::StreamBroken)?;
     let text = &broken.reason;
     Some(protocol_error(
         remote,
-        match text.contains("refused") {
+        match results.connection_refused {
             true => format!(
                 "no program accepts payload there ({text}): start the server, or name its port with -p"
             ),

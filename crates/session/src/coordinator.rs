@@ -17,6 +17,7 @@ mod exchange;
 mod interval;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -140,6 +141,8 @@ pub struct RunResults {
     pub timestamps: Option<Box<TimestampPass>>,
     /// Stopped early by a user at either end.
     pub interrupted: bool,
+    /// A flow of this end broke because the other end has no open port for it.
+    pub connection_refused: bool,
     /// Error that ended the run before the exchange of results.
     pub failure: Option<SessionError>,
 }
@@ -698,6 +701,10 @@ impl RunState<'_> {
             });
         }
         let (intervals, intervals_omitted) = self.series.finish();
+        let connection_refused = self.finished_flows.iter().any(|flow| {
+            let error = flow.error.as_ref();
+            error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        });
         let local_log = self
             .finished_flows
             .iter_mut()
@@ -722,6 +729,7 @@ impl RunState<'_> {
             intervals,
             intervals_omitted,
             interrupted: self.exchange.interrupted,
+            connection_refused,
             failure,
         }
     }
