@@ -21,13 +21,6 @@ const SHORT_PAYLOAD_BYTES: usize = 64 - HEADERS_BYTES;
 /// Minimum Ethernet frame length without FCS (IEEE 802.3).
 pub const MIN_FRAME_BYTES: usize = 60;
 
-/// Number of ICMP in IPv4 headers (RFC 792).
-pub const ICMP_PROTOCOL: u8 = 1;
-/// Number of TCP in IP headers (RFC 9293).
-pub const TCP_PROTOCOL: u8 = 6;
-/// Number of UDP in IP headers (RFC 768).
-pub const UDP_PROTOCOL: u8 = 17;
-
 /// Offset of the checksum in the IPv4 header.
 const IPV4_CHECKSUM_OFFSET: usize = 10;
 

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use linerate_packet::checksum;
-use linerate_packet::frame::{
-    TCP_PROTOCOL, UDP_PROTOCOL, is_ipv4_checksum_right, write_ipv4_checksum,
-};
+use linerate_packet::frame::{is_ipv4_checksum_right, write_ipv4_checksum};
+use linerate_packet::ip_protocol;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
@@ -35,7 +34,7 @@ pub(super) fn correct_checksums(frame: &mut [u8]) -> WrongChecksums {
         write_ipv4_checksum(frame);
     }
     let segment = checksum::verify(frame)
-        .filter(|verified| [TCP_PROTOCOL, UDP_PROTOCOL].contains(&verified.protocol));
+        .filter(|verified| [ip_protocol::TCP, ip_protocol::UDP].contains(&verified.protocol));
     let bad_transport = segment.is_some_and(|verified| !verified.segment_valid);
     // A right checksum would be computed again to the same value.
     if bad_transport || segment.is_some_and(|verified| verified.is_without_checksum) {

@@ -1,7 +1,8 @@
 //! `5tswap`: swaps Ethernet addresses, IP addresses and ports, so that a datagram returns to its
 //! sender. Checksums stay valid, because the same words are summed.
 
-use linerate_packet::frame::{IPV4_HEADER_BYTES, TCP_PROTOCOL, UDP_PROTOCOL, network_header};
+use linerate_packet::frame::{IPV4_HEADER_BYTES, network_header};
+use linerate_packet::ip_protocol;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
@@ -51,7 +52,7 @@ pub(super) fn swap(frame: &mut [u8]) {
         }
         _ => return,
     };
-    if matches!(protocol, TCP_PROTOCOL | UDP_PROTOCOL) {
+    if matches!(protocol, ip_protocol::TCP | ip_protocol::UDP) {
         swap_adjacent::<2>(frame, transport);
     }
 }
