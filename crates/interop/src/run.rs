@@ -22,7 +22,7 @@ use linerate_session::dial::{AddressFamily, SourceBinding, local_address_towards
 use linerate_session::error::SessionError;
 use linerate_session::flow_memory::FlowMemory;
 use linerate_session::loss::{LabNetwork, PathCounters, read_local_counters};
-use linerate_session::setup::{AgreedFlow, ReadyWorkers};
+use linerate_session::setup::AgreedFlow;
 use linerate_session::third_party_record::InteropTest;
 use linerate_session::thread_plan::usable_cpus;
 use linerate_session::{descriptor_limit, kernel_pacing, setup};
@@ -276,13 +276,7 @@ fn run_attempt(
     };
     let path_counters =
         local_ip.and_then(|local_ip| PathCounters::read_first(network, local_ip, remote.ip()));
-    let ReadyWorkers {
-        cancel_guard,
-        workers,
-        flows,
-        done,
-    } = ready;
-    let shared = flows.iter();
+    let shared = ready.flows.iter();
     let shared = shared.map(|flow| (directions[&flow.id], Arc::clone(&flow.shared)));
     let mut control = ControlAdapter::new(
         &mut *driver,
@@ -300,11 +294,8 @@ fn run_attempt(
         plan: Arc::clone(&plan),
         host,
         control: &mut control,
-        barrier: Arc::clone(cancel_guard.barrier()),
-        workers,
-        flows,
+        ready,
         memory,
-        worker_ended: done,
         stop_requested: stop,
         emit,
         caveats,
