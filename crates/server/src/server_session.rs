@@ -782,22 +782,13 @@ impl ServerSession<'_> {
             cpu,
             wait_reason: accept.wait_reason.clone(),
         });
-        let ReadyWorkers {
-            cancel_guard,
-            workers,
-            flows,
-            done,
-        } = ready;
         let results = Coordinator {
             role: Role::Server,
             plan: Arc::new(plan.clone()),
             host,
             control,
-            barrier: Arc::clone(cancel_guard.barrier()),
-            workers,
-            flows,
+            ready,
             memory,
-            worker_ended: done,
             stop_requested: &self.server.stop,
             emit: &mut |what| self.emit(what),
             caveats: accept.caveats.clone(),

@@ -32,7 +32,6 @@ use crate::error::SessionError;
 use crate::flow_memory::FlowMemory;
 use crate::loss::{LabNetwork, PathCounters, read_local_counters};
 use crate::record_assembly::{RecordInputs, assemble_record};
-use crate::setup::ReadyWorkers;
 use crate::thread_plan::{ThreadPlan, usable_cpus};
 use crate::{boot_id, descriptor_limit, hello, kernel_pacing, random, setup};
 
@@ -244,22 +243,13 @@ impl Client {
             cpus: Some(thread_plan.cpus.clone()),
             threads: Some(thread_plan.thread_count()),
         })?;
-        let ReadyWorkers {
-            cancel_guard,
-            workers,
-            flows,
-            done,
-        } = ready;
         let results = Coordinator {
             role: Role::Client,
             plan: Arc::clone(&plan),
             host,
             control: &mut control,
-            barrier: Arc::clone(cancel_guard.barrier()),
-            workers,
-            flows,
+            ready,
             memory,
-            worker_ended: done,
             stop_requested: stop,
             emit,
             caveats,

@@ -73,6 +73,7 @@ pub fn assemble_record(inputs: RecordInputs) -> (Record, Option<SessionError>) {
         intervals_omitted,
         timestamps,
         interrupted,
+        connection_refused: _,
         failure,
     } = results;
     let mut caveats = Vec::new();

@@ -306,6 +306,7 @@ impl InteropTest {
                 intervals_omitted: self.dropped_intervals,
                 timestamps: self.timestamps,
                 interrupted,
+                connection_refused: false,
                 failure: self.failure,
             },
             path: self.path_counters,

@@ -93,7 +93,7 @@ impl RunState<'_> {
             Frame::Sent(sent) => {
                 self.exchange.peer_totals_ns.get_or_insert(now);
                 for total in sent.flows {
-                    if let Some(flow) = find_flow(&self.coordinator.flows, total.id) {
+                    if let Some(flow) = find_flow(&self.coordinator.ready.flows, total.id) {
                         match total.packets {
                             Some(packets) => flow.shared.set_expected(packets),
                             None => flow.shared.set_sender_ended(),
@@ -118,6 +118,7 @@ impl RunState<'_> {
             Frame::Figures(more) => {
                 let capacity = self
                     .coordinator
+                    .ready
                     .flows
                     .len()
                     .saturating_sub(self.peer_figures.len());
@@ -149,6 +150,7 @@ impl RunState<'_> {
         // before the results.
         let all_done = self
             .coordinator
+            .ready
             .workers
             .iter()
             .all(WorkerHandle::is_finished);
