@@ -45,7 +45,7 @@ impl PathLinks {
         one_machine: bool,
         ipv6: bool,
     ) -> Self {
-        let end = |role, interface: Option<&str>| CounterInterface {
+        let end = |role: Role, interface: Option<&str>| CounterInterface {
             host: role.as_str().to_owned(),
             interface: interface.map(str::to_owned),
         };

@@ -38,7 +38,7 @@ pub fn read_local_counters(role: Role, host: &HostFacts, ipv6: bool) -> CounterS
         Some(None),
     ];
     let location = |interface| CounterLocation {
-        host: accounting::role.as_str().to_owned(),
+        host: role.as_str().to_owned(),
         namespace: None,
         interface,
     };
@@ -65,7 +65,7 @@ pub fn netstack_counters(role: Role, stack: &StackFacts) -> Vec<CounterDelta> {
         (PORT_NO_BUFFER, stack.counter("link", PORT_NO_BUFFER)),
     ]
     .map(|(counter, after)| CounterDelta {
-        host: accounting::role.as_str().to_owned(),
+        host: role.as_str().to_owned(),
         interface: None,
         counter: counter.to_owned(),
         before: 0,
