@@ -161,7 +161,7 @@ fn evaluate_shape(
     };
     if cores < shape.min_cores {
         let required = shape.min_cores;
-        verdict.measured = format!("needs {required} processors, this machine has {cores}");
+        verdict.measured = format!("needs {required} CPUs, this machine has {cores}");
         return verdict;
     }
     let rule = AssertionRule::parse(&shape.rule).expect("it was read when the file was checked");
@@ -258,10 +258,10 @@ fn untested_reason(
         (Some(reason), _) => return format!("its points were not measured: {reason}"),
         (None, None) => "its points were not measured",
         (None, Some(CoreDistance::Near)) => {
-            "its points were not measured while the processors were near each other"
+            "its points were not measured while the CPUs were near each other"
         }
         (None, Some(CoreDistance::Far)) => {
-            "its points were not measured while the processors were far apart"
+            "its points were not measured while the CPUs were far apart"
         }
     };
     message.to_owned()
@@ -682,7 +682,7 @@ mod tests {
         let mut experiment = any_experiment();
         let one = experiment.published[0].clone();
         experiment.published = vec![one; all.len()];
-        experiment.published[2].reason = "one processor".into();
+        experiment.published[2].reason = "one CPU".into();
         let trends = published_trends(&experiment, &all);
         let actual: Vec<_> = (trends.iter())
             .map(|t| (t.from.as_str(), t.to.as_str(), t.agrees, t.why.as_str()))
@@ -691,7 +691,7 @@ mod tests {
         assert_eq!(
             actual,
             [
-                ("0", "1", Some(false), "one processor"),
+                ("0", "1", Some(false), "one CPU"),
                 ("reopened", "reused", Some(true), ""),
                 ("0", "2", Some(true), ""),
                 ("0", "3", None, "")
@@ -790,7 +790,7 @@ mod tests {
             TWO_CORES,
         );
         assert_eq!(verdict.state, ShapeState::Untested);
-        assert!(verdict.measured.contains("64 processors"));
+        assert!(verdict.measured.contains("64 CPUs"));
     }
 
     #[test]
@@ -804,11 +804,7 @@ mod tests {
                 None,
                 "its points were not measured",
             ),
-            (
-                None,
-                Some(CoreDistance::Near),
-                "while the processors were near",
-            ),
+            (None, Some(CoreDistance::Near), "while the CPUs were near"),
         ] {
             let mut result = result(&[("0", "reused", 1.0)]);
             result.points.extend(reason.map(|reason| ExperimentPoint {
@@ -866,12 +862,7 @@ mod tests {
             (scales, Some(Far), Misses, "1.00 ns is 1 times 1.00 ns"),
             (scales, None, Misses, "1.00 ns is 0.5 times 2.00 ns"),
             // The last point, which may be the highest, was not measured in this state.
-            (
-                highest,
-                Some(Near),
-                Untested,
-                "while the processors were near",
-            ),
+            (highest, Some(Near), Untested, "while the CPUs were near"),
             (highest, Some(Far), Holds, "5.00 ns is 5 times 1.00 ns"),
             ("slope(p50 over hops) > 1ns", Some(Near), Untested, "near"),
             ("slope(p50 over hops) > 1ns", Some(Far), Holds, "2.00 ns"),

@@ -4,7 +4,7 @@ use linerate_record::cost::{MemoryCost, TcpInterval, run_delay_shares};
 use linerate_record::record::{CpuCost, Record};
 use linerate_stats::units::{format_bytes, format_count, format_nanos, format_share};
 
-use crate::model::{self, format_short};
+use crate::model::format_short;
 
 /// Smallest share that is shown.
 const MIN_SHOWN_SHARE: f64 = 0.0005;
@@ -26,12 +26,14 @@ pub(crate) fn describe_time(cost: &CpuCost) -> Option<String> {
     );
     spent.extend(
         shown(delays.map(|(_, waited)| waited))
-            .map(|share| format!("{} waiting for a core", format_share(share))),
+            .map(|share| format!("{} waiting for a CPU", format_share(share))),
     );
-    spent.extend(
-        shown(cost.empty_share)
-            .map(|share| format!("{} of the calls did nothing", format_share(share))),
-    );
+    spent.extend(shown(cost.empty_share).map(|share| {
+        format!(
+            "{} of the calls returned no data (EAGAIN)",
+            format_share(share)
+        )
+    }));
     let mut parts = Vec::new();
     if !spent.is_empty() {
         parts.push(spent.join(", "));

@@ -4,8 +4,6 @@ use linerate_record::record::Record;
 use linerate_record::timeline::{TraceFile, TraceTrigger, TriggerEvent};
 use linerate_stats::units::{format_count, format_nanos};
 
-use crate::model;
-
 /// Describes the file: `FILE holds the latest 5,076 round trips, 51.2 ms to 412 ms after the start
 /// of …`.
 pub(crate) fn describe_file(record: &Record) -> Option<String> {

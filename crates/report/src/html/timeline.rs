@@ -11,7 +11,6 @@ use linerate_record::timeline::{Timeline, TimelineSlice, TimelineTrack};
 use linerate_stats::units::format_nanos;
 
 use super::with_micro_sign;
-use crate::model;
 use crate::svg::{DrawingSize, NARROW_SIZE, WIDE_SIZE, escape_markup};
 
 /// Number of round trips in the initial view.

@@ -7,7 +7,6 @@ use linerate_record::stack::{ServiceFigures, StackFacts, StackInterval, StackMem
 use linerate_stats::units::{format_bytes, format_count};
 
 use super::table::render_table;
-use crate::model;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
 /// Renders the blocks of a record about the stacks of its hosts.
@@ -58,7 +57,7 @@ pub fn describe_interval(interval: &StackInterval) -> String {
     text
 }
 
-/// Renders the heading of a stack: `client's stack tap:t0 as 10.0.0.1/24; 1.2 MiB of memory,
+/// Renders the heading of a stack: `user-space stack at the client  tap:t0 as 10.0.0.1/24; 1.2 MiB of memory,
 /// allocated at start`.
 fn render_heading(
     record: &Record,
@@ -67,8 +66,8 @@ fn render_heading(
     style: &TextStyle,
 ) -> String {
     let prefix = match host.role.filter(|_| record.kind != RunKind::Stack) {
-        Some(role) => format!("{}'s stack  ", role.as_str()),
-        None => "stack  ".to_owned(),
+        Some(role) => format!("user-space stack at the {}  ", role.as_str()),
+        None => "user-space stack  ".to_owned(),
     };
     let text = format!(
         "{} as {}; {} of memory, allocated at start",
@@ -101,7 +100,7 @@ pub fn render_memory(memory: &StackMemory, style: &TextStyle) -> String {
         .map(|item| row(&strip_control_characters(&item.purpose), item.bytes))
         .collect();
     rows.push(row("total", memory.bytes));
-    render_table(&["memory", "bytes"], rows, 1, style)
+    render_table(&["memory", "size"], rows, 1, style)
 }
 
 /// Renders the traffic of the services.

@@ -6,7 +6,6 @@ use linerate_stats::units::{format_nanos, format_share};
 
 use super::render_note;
 use super::table::render_table;
-use crate::model;
 use crate::stages::describe_pass;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap};
 
