@@ -311,7 +311,10 @@ fn a_longer_path_matters_by_its_share_of_the_round_trip() {
     ] {
         let mut record = recorded["healthy-latency-spin"]["record"].clone();
         let stage = |name: &str, p50_ns: u64| json!({ "stage": name, "p50_ns": p50_ns, "p90_ns": p50_ns, "p99_ns": p50_ns, "mean_ns": p50_ns as f64, "stamps": "software" });
-        record["stages"] = json!([stage("path-there", there_ns), stage("path-back", back_ns)]);
+        record["stages"] = json!([
+            stage("path-to-server", there_ns),
+            stage("path-to-client", back_ns)
+        ]);
         record["summary"]["rtt_ns"]["p50"] = json!(p50_ns);
         let record: Record = serde_json::from_value(record).expect("a record");
         let findings = linerate_explain::explain(&record);

@@ -441,7 +441,7 @@ fn expectations_decide_the_exit_code() {
         let text = dir.run(&args).expect(code);
         assert!(text.stdout.contains(missed), "{text:?}");
         // A note of a busy machine may also report a missed rate.
-        let is_missed = text.stdout.lines().any(|line| line.starts_with("missed"));
+        let is_missed = text.stdout.lines().any(|line| line.starts_with("not met"));
         assert_eq!(is_missed, code == 3, "{text:?}");
         let json = dir.run(&format!("{args} --json")).expect(code);
         assert_valid_record(&json.json());

@@ -89,7 +89,7 @@ fn a_load_that_is_not_granted() {
         &format!("latency 127.0.0.1 -p {} --load cpu:1/1 -t 0.2", server.port),
         &expected_error(
             4,
-            "does not let clients keep its CPUs busy",
+            "the server permits no --load of clients",
             "--load",
             "server --grant load",
         ),
@@ -199,7 +199,7 @@ fn nonsense_and_contradictions() {
         ("demo -t 0.01", "-t"),
         ("demo --expect goodput>1G", "--expect"),
         ("frobnicate", "frobnicate"),
-        ("lab up", "<FILE>"),
+        ("lab up", "<FILE|--hops"),
         ("lab up some-file.toml --hops 1", "--hops"),
         ("lab up no-such-file.toml", "no-such-file.toml"),
         ("lab up --hops many", "many"),

@@ -529,7 +529,7 @@ fn a_mistake_that_stays_ends_an_experiment_at_its_first_point() {
         std::fs::write(dir.path().join("small.toml"), text).unwrap();
         let ended = dir.run("run small.toml --repeat 9 --no-store").expect(code);
         let message = join_lines(&ended.stderr);
-        for part in [situation, next, "every point", "[1/18]"] {
+        for part in [situation, next, "every point", "point 1 of 18"] {
             assert!(message.contains(part), "{part}: {message}");
         }
         assert!(!message.contains("[2/18]"), "{message}");

@@ -518,7 +518,7 @@ fn manual_steps_wait_for_enter_or_the_end() {
         terminal.wait("a question", |screen| has_prompt(screen, "64"));
         for _ in 0..enters {
             terminal.press("Enter");
-            terminal.wait("a point", |screen| screen.contains("[1/2]"));
+            terminal.wait("a point", |screen| screen.contains("point 1 of 2"));
             // Too early: there was no prompt yet.
             terminal.press("Enter");
             terminal.wait("another question", |screen| has_prompt(screen, "1K"));
@@ -554,7 +554,7 @@ fn ttcp_and_our_stack_have_the_screen_too() {
         ),
         (
             "stack --dev ring:0 --ip 10.0.0.2/24 -t 900 --tui --no-store".to_owned(),
-            "our stack on ring:0",
+            "the user-space stack on ring:0",
             "/s frames",
         ),
     ] {

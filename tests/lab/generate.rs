@@ -192,7 +192,7 @@ fn a_missing_peer_is_reported() {
     let silent = "generate --dev null:silent --count 10 --drain 10ms --no-store";
     let text = join_lines(&dir.run(silent).expect(0).stdout);
     assert!(
-        text.contains("none of 10 frames arrived at null: the device"),
+        text.contains("no frame arrived at port null:, of 10 sent: the device"),
         "{text}"
     );
     let silent =
@@ -272,7 +272,7 @@ fn a_variable_of_the_environment_is_named() {
             "LINERATE_CPU",
             "0,1",
             "generate --dev ring:0 -n 9 --threads 1",
-            "LINERATE_CPU=0-1: 2 processors are listed for 1 thread",
+            "LINERATE_CPU=0-1: 2 CPUs are listed for 1 thread",
         ),
         (
             "LINERATE_CPU",

@@ -262,7 +262,7 @@ fn the_highest_rate_of_a_link_is_found() {
     assert!(rate < 26e6, "{search:#}");
     let stop_reason = search["stopped_by"].as_str().expect("a reason");
     assert!(
-        ["resolution", "sender", "trials", "floor"].contains(&stop_reason),
+        ["resolution", "sender", "trials", "minimum-rate"].contains(&stop_reason),
         "{search:#}"
     );
 }

@@ -736,7 +736,7 @@ fn unsupported_options_of_our_stack_are_rejected_before_any_traffic() {
         (
             "latency 10.9.0.1 --set tcp.nonsense=1",
             2,
-            "unknown stack setting",
+            "unknown configuration key",
         ),
         (
             "latency 10.9.0.1 --set tcp.psh=sometimes",

@@ -510,7 +510,7 @@ fn the_server_host_is_changed_only_when_its_server_grants_it() {
     let file = "cat /proc/sys/net/ipv4/tcp_rmem";
     let before = on_server(file).stdout;
     let args = "linerate tune 10.77.0.2 --goal goodput -t 150ms --runs 6 --max-pairs 8 --seed 2 --json \
-                 --try-far --knobs far-tcp-rmem";
+                 --try-far --knobs server-tcp-rmem";
     let rejected = lab.run(args).expect(4).json();
     assert!(
         rejected["error"]["situation"]
@@ -532,7 +532,7 @@ fn the_server_host_is_changed_only_when_its_server_grants_it() {
     let set = running.expect(0).json();
     let result = tuning(&set);
     let changed = result["trials"].as_array().into_iter().flatten();
-    let mut changed = changed.filter(|trial| trial["setting"]["far-tcp-rmem"].is_string());
+    let mut changed = changed.filter(|trial| trial["setting"]["server-tcp-rmem"].is_string());
     assert!(changed.next().is_some(), "{result:#}");
     assert_eq!(on_server(file).stdout, before);
 

@@ -53,14 +53,19 @@ use std::time::Duration;
 
 use clap::builder::FalseyValueParser;
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
+use linerate_interop::CLIENT_PROTOCOLS;
+use linerate_record::plan::RunKind;
 use linerate_report::style::ColorChoice;
+
+/// Widest help, in columns.
+const MAX_HELP_COLUMNS: usize = 100;
 
 /// Measure the throughput and latency of a network stack, find what limits it, and tune it
 #[derive(Debug, Parser)]
 #[command(
     name = "linerate",
     version,
-    max_term_width = 100,
+    max_term_width = MAX_HELP_COLUMNS,
     after_help = "\
 Examples:
   linerate demo                         measure everything on this machine, write a report
@@ -82,7 +87,28 @@ pub struct Cli {
 
 /// Returns the full command line.
 pub fn command() -> clap::Command {
-    prepare_args(Cli::command())
+    let command = Cli::command()
+        .mut_subcommand("throughput", |command| {
+            with_protocols(command, RunKind::Throughput)
+        })
+        .mut_subcommand("latency", |command| {
+            with_protocols(command, RunKind::Latency).mut_arg("length", |arg| {
+                arg.help("Bytes of each message (64K = 65536), or several sizes: 64,1024,32K")
+            })
+        });
+    prepare_args(command)
+}
+
+/// Adds the protocols that `--peer` takes for a kind of measurement to its help.
+fn with_protocols(command: clap::Command, kind: RunKind) -> clap::Command {
+    let usable = CLIENT_PROTOCOLS
+        .iter()
+        .filter(|protocol| protocol.kinds.contains(&kind));
+    let names: Vec<_> = usable.map(|protocol| protocol.name).collect();
+    command.mut_arg("peer", |arg| {
+        let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+        arg.help(format!("{help}: {}; auto detects it", names.join(", ")))
+    })
 }
 
 /// Returns the command line for parsing and help, with notes that wrap at the terminal's width.
@@ -95,7 +121,7 @@ pub fn parser() -> clap::Command {
 fn unwrap_notes(command: clap::Command) -> clap::Command {
     let after = command
         .get_after_help()
-        .map(|text| join_prose(&text.to_string()));
+        .map(|text| narrow_remarks(&join_prose(&text.to_string())));
     let command = match after {
         Some(text) => command.after_help(text),
         None => command,
@@ -105,6 +131,23 @@ fn unwrap_notes(command: clap::Command) -> clap::Command {
 
 /// Length in bytes from which a line of prose counts as broken because it was full.
 const FULL_LINE_BYTES: usize = 75;
+
+/// Puts the remarks of examples below them where the terminal is too narrow.
+fn narrow_remarks(text: &str) -> String {
+    let columns = crate::standard_streams::help_columns().min(MAX_HELP_COLUMNS);
+    let lines = text.lines().map(|line| {
+        let columns_of_line = line
+            .strip_prefix("  ")
+            .and_then(|line| line.split_once("  "));
+        match columns_of_line {
+            Some((example, remark)) if line.chars().count() > columns && !example.is_empty() => {
+                format!("  {example}\n      {}", remark.trim_start())
+            }
+            _ => line.to_owned(),
+        }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
 
 fn join_prose(text: &str) -> String {
     let mut out = String::new();

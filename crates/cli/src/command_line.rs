@@ -123,6 +123,22 @@ pub fn variable_of_shown_option(args: &[OsString], shown: &str) -> Option<(Strin
     (is_set && !is_given).then(|| (long.to_owned(), variable.to_string_lossy().into_owned()))
 }
 
+/// Returns the commands that have an option, in its long or short form.
+pub fn commands_with_option(option: &str) -> Vec<String> {
+    let cli = Cli::command();
+    let has_option = |command: &&Command| {
+        command.get_arguments().any(|arg| {
+            let long = arg.get_long().map(|long| format!("--{long}"));
+            let short = arg.get_short().map(|short| format!("-{short}"));
+            [long, short].iter().flatten().any(|form| form == option)
+        })
+    };
+    let commands = cli.get_subcommands().filter(has_option);
+    commands
+        .map(|command| command.get_name().to_owned())
+        .collect()
+}
+
 /// Returns the stored command line; `None` if the command does not measure.
 pub fn our_command_line() -> Option<CommandLine> {
     OUR_COMMAND_LINE.get().cloned()

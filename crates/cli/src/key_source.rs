@@ -125,7 +125,7 @@ mod tests {
         assert!(failure.problem.next_step.contains("/dev/urandom"));
         std::fs::write(&path, "short\n").unwrap();
         let failure = source.read().unwrap_err();
-        assert!(failure.problem.situation.contains("5 B"), "{failure:?}");
+        assert!(failure.problem.situation.contains("(5)"), "{failure:?}");
         std::fs::write(&path, vec![b'x'; 1 << 20]).unwrap();
         assert!(source.read().is_err());
         std::fs::write(&path, "long enough to be one\n").unwrap();

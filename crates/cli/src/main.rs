@@ -76,6 +76,10 @@ fn main() -> ExitCode {
         print_stdout(WELCOME);
         return exit_code(exit_codes::OK);
     }
+    if arguments[1] == "help" {
+        // clap's `help` has no help of its own.
+        arguments.retain(|arg| arg != "--help" && arg != "-h");
+    }
     shell_words::separate_inner_command(&mut arguments);
     let parsed = args::parser()
         .try_get_matches_from(&arguments)
@@ -136,7 +140,7 @@ fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
         _ => {}
     }
     let form = requested_format(args);
-    if let Some(problem) = testpmd_hint(args, error) {
+    if let Some(problem) = testpmd_hint(args, error).or_else(|| option_hint(args, error)) {
         match form {
             OutputFormat::Text => print_stderr(&text::render_error(&problem, &stderr_style())),
             form => print_failure(form, &CommandFailure::usage(problem), 0),
@@ -145,15 +149,17 @@ fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
     }
     let from_environment = from_environment(args, error);
     if form == OutputFormat::Text {
-        if let Err(error) = error.print() {
-            exit_on_broken_pipe(&error);
-        }
+        let rendered = error.render();
+        print_stderr(&plain_range(&match stderr_style().color {
+            true => rendered.ansi().to_string(),
+            false => rendered.to_string(),
+        }));
         if let Some(next) = from_environment {
             print_stderr(&format!("\nhelp:  {next}"));
         }
         return exit_codes::USAGE;
     }
-    let text = error.to_string();
+    let text = plain_range(&error.to_string());
     // The first paragraph describes the error. Missing arguments are on lines of their own.
     let lines = text.lines().map(str::trim);
     let first_lines: Vec<_> = lines.take_while(|line| !line.is_empty()).collect();
@@ -170,6 +176,19 @@ fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
     );
     print_failure(form, &CommandFailure::usage(problem), 0);
     exit_codes::USAGE
+}
+
+/// Replaces clap's notation of a range, `99999 is not in 0..=65535`, with `use 0 to 65535`.
+fn plain_range(text: &str) -> String {
+    let replace = |line: &str| {
+        let (before, range) = line.split_once(" is not in ")?;
+        let (before, _) = before.rsplit_once(": ")?;
+        let (low, high) = range.split_once("..=")?;
+        Some(format!("{before}: use {low} to {high}"))
+    };
+    let lines = text.trim_end().lines();
+    let lines = lines.map(|line| replace(line).unwrap_or_else(|| line.to_owned()));
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// Returns a hint if clap rejects an option that the environment sets, perhaps for other commands.
@@ -212,6 +231,29 @@ fn testpmd_hint(args: &[OsString], error: &clap::Error) -> Option<ErrorReport> {
         option,
         instead,
     ))
+}
+
+/// Returns an error for an option that only other commands have.
+fn option_hint(args: &[OsString], error: &clap::Error) -> Option<ErrorReport> {
+    if error.kind() != ErrorKind::UnknownArgument {
+        return None;
+    }
+    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let command = args.get(1)?.to_string_lossy();
+    let others = command_line::commands_with_option(option);
+    let others: Vec<_> = (others.iter())
+        .filter(|other| **other != command)
+        .map(|other| format!("`{other}`"))
+        .collect();
+    (!others.is_empty()).then(|| {
+        ErrorReport::new(
+            format!("is an option of {}, not of `{command}`", others.join(", ")),
+            option,
+            format!("`linerate {command} --help` lists its options"),
+        )
+    })
 }
 
 /// Returns the requested output format, as far as an invalid command line shows it.

@@ -387,7 +387,11 @@ impl CommandOutput {
         }
         match self.format {
             OutputFormat::Text => {
-                print_stdout(&text::render_summary(record, &self.style));
+                let render = match self.lines.has_printed_details() {
+                    true => text::render_finished_run,
+                    false => text::render_summary,
+                };
+                print_stdout(&render(record, &self.style));
                 self.print_verdicts(verdicts);
             }
             OutputFormat::JsonStream => {

@@ -126,7 +126,7 @@ fn common_plan(kind: RunKind, args: &MeasureArgs) -> Result<Plan, CommandFailure
     plan.streams = args.parallel;
     if let Some(time) = args.time {
         if time.is_zero() {
-            return reject("-t 0", "no time to measure", "give a time above 0");
+            return reject("-t 0", "must be above 0", "give a time such as 5 or 500ms");
         }
         plan.duration_ns = Some(nanos(time));
     }

@@ -71,6 +71,20 @@ pub fn stdout_failed() -> bool {
     STDOUT_FAILED.load(Relaxed)
 }
 
+/// Returns the width of the terminal of standard output.
+fn stdout_columns() -> Option<usize> {
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    Some(usize::from(size.ws_col)).filter(|&columns| columns > 0)
+}
+
+/// Returns the width of help: that of the terminal, else of COLUMNS, else any.
+pub fn help_columns() -> usize {
+    let from_variable = || std::env::var("COLUMNS").ok()?.parse().ok();
+    stdout_columns()
+        .or_else(from_variable)
+        .unwrap_or(usize::MAX)
+}
+
 /// Returns the text style for one of our streams.
 pub fn stream_style(choice: ColorChoice, is_terminal: bool) -> TextStyle {
     let variable = |name| std::env::var(name).ok();
@@ -82,11 +96,7 @@ pub fn stream_style(choice: ColorChoice, is_terminal: bool) -> TextStyle {
     let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
         .into_iter()
         .find_map(|name| variable(name).filter(|value| !value.is_empty()));
-    let columns = is_terminal
-        .then(|| rustix::termios::tcgetwinsize(std::io::stdout()).ok())
-        .flatten()
-        .map(|size| usize::from(size.ws_col))
-        .filter(|&columns| columns > 0);
+    let columns = is_terminal.then(stdout_columns).flatten();
     TextStyle::choose(
         choice,
         &OutputProperties {

@@ -85,8 +85,8 @@ impl PointExclusion {
         Some(if skip.cores_below > cores {
             let required = skip.cores_below;
             Self {
-                reason: format!("{reason} (needs {required} processors, this machine has {cores})"),
-                next_step: format!("{select_others}, or use a machine with {required} processors"),
+                reason: format!("{reason} (needs {required} CPUs, this machine has {cores})"),
+                next_step: format!("{select_others}, or use a machine with {required} CPUs"),
                 exit_code: exit_codes::MISSING,
             }
         } else if skip.without_root {

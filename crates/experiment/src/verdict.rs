@@ -161,7 +161,7 @@ fn evaluate_shape(
     };
     if cores < shape.min_cores {
         let required = shape.min_cores;
-        verdict.measured = format!("needs {required} processors, this machine has {cores}");
+        verdict.measured = format!("needs {required} CPUs, this machine has {cores}");
         return verdict;
     }
     let rule = AssertionRule::parse(&shape.rule).expect("it was read when the file was checked");
@@ -258,10 +258,10 @@ fn untested_reason(
         (Some(reason), _) => return format!("its points were not measured: {reason}"),
         (None, None) => "its points were not measured",
         (None, Some(CoreDistance::Near)) => {
-            "its points were not measured while the processors shared a cache"
+            "its points were not measured while the CPUs shared a cache"
         }
         (None, Some(CoreDistance::Far)) => {
-            "its points were not measured while the processors shared no cache"
+            "its points were not measured while the CPUs shared no cache"
         }
     };
     message.to_owned()
@@ -682,7 +682,7 @@ mod tests {
         let mut experiment = any_experiment();
         let one = experiment.published[0].clone();
         experiment.published = vec![one; all.len()];
-        experiment.published[2].reason = "one processor".into();
+        experiment.published[2].reason = "one CPU".into();
         let trends = published_trends(&experiment, &all);
         let actual: Vec<_> = (trends.iter())
             .map(|t| (t.from.as_str(), t.to.as_str(), t.agrees, t.why.as_str()))
@@ -691,7 +691,7 @@ mod tests {
         assert_eq!(
             actual,
             [
-                ("0", "1", Some(false), "one processor"),
+                ("0", "1", Some(false), "one CPU"),
                 ("reopened", "reused", Some(true), ""),
                 ("0", "2", Some(true), ""),
                 ("0", "3", None, "")
@@ -790,7 +790,7 @@ mod tests {
             TWO_CORES,
         );
         assert_eq!(verdict.state, ShapeState::Untested);
-        assert!(verdict.measured.contains("64 processors"));
+        assert!(verdict.measured.contains("64 CPUs"));
     }
 
     #[test]
@@ -807,7 +807,7 @@ mod tests {
             (
                 None,
                 Some(CoreDistance::Near),
-                "while the processors shared a cache",
+                "while the CPUs shared a cache",
             ),
         ] {
             let mut result = result(&[("0", "reused", 1.0)]);
@@ -870,7 +870,7 @@ mod tests {
                 highest,
                 Some(Near),
                 Untested,
-                "while the processors shared a cache",
+                "while the CPUs shared a cache",
             ),
             (highest, Some(Far), Holds, "5.00 ns is 5 times 1.00 ns"),
             (

@@ -71,12 +71,19 @@ pub fn causes_page() -> String {
     page
 }
 
+/// Returns the section of one cause.
+#[must_use]
+pub fn cause_section(id: CauseId) -> Option<String> {
+    let rule = RULES.iter().find(|rule| rule.id() == id)?;
+    Some(section(id, &rule.reference()).trim().to_owned())
+}
+
 fn kinds() -> Vec<String> {
     vec![
         "`cause`: it can be changed, and it costs performance. A healthy run has none. \
          `--fail-on-finding` gives exit code 3 if there is one."
             .into(),
-        "`limit`: the run reached it: the link, a processor, the requested rate.".into(),
+        "`limit`: the run reached it: the link, a CPU, the requested rate.".into(),
         "`unknown`: it could not be decided. The evidence names the missing value and the reason."
             .into(),
         format!(
@@ -109,7 +116,7 @@ fn order() -> Vec<String> {
             .into(),
         "A consequence of a limit is a limit.".into(),
         format!(
-            "These explain only findings of their own end, whose processors, threads or sockets \
+            "These explain only findings of their own end, whose CPUs, threads or sockets \
              they concern: {}.",
             links(SINGLE_END_CAUSES)
         ),
@@ -165,7 +172,7 @@ fn gain() -> Vec<String> {
          is a bound."
             .into(),
         format!(
-            "With our stack at an end it is {} for all flows together, and {} over AF_PACKET.",
+            "With the user-space stack at an end it is {} for all flows together, and {} over AF_PACKET.",
             bps(NETSTACK_BYTE_NS),
             bps(NETSTACK_PACKET_BYTE_NS)
         ),
@@ -189,7 +196,7 @@ fn commands() -> Vec<String> {
             .into(),
         "Machine-wide settings (`net.core.*`, frequencies) have no such start.".into(),
         "No command lowers a setting.".into(),
-        "For our stack it is a configuration key (`--set tcp.send_buffer=64K`), in place of the \
+        "For the user-space stack it is a configuration key (`--set tcp.send_buffer=64K`), in place of the \
          option that sets the same."
             .into(),
         "Other effects of that option stay: `-w` keeps the other buffer, `--wait` the other end."
@@ -212,12 +219,12 @@ fn terms() -> Vec<String> {
             .into(),
         format!(
             "**Saturated**: threads work for more than {} of the time and have less than {} idle \
-             time. The rest is waiting for a core.",
+             time. The rest is waiting for a CPU.",
             percent(MIN_SATURATED_WORK_SHARE),
             percent(MAX_SATURATED_IDLE_SHARE)
         ),
         format!(
-            "**Polling threads** of our stack are saturated only if {} of their calls or less are \
+            "**Polling threads** of the user-space stack are saturated only if {} of their calls or less are \
              empty.",
             percent(MAX_EMPTY_SHARE)
         ),
@@ -276,7 +283,7 @@ fn terms() -> Vec<String> {
              visible.",
             counters.join(", ")
         ),
-        "**Our stack**: the TCP/IP stack of linerate on a port, in place of the kernel's.".into(),
+        "**The user-space stack**: the TCP/IP stack of linerate on a port, in place of the kernel's.".into(),
         "**One machine**: both ends report the same boot id.".into(),
     ]
 }

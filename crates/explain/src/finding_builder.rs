@@ -65,7 +65,7 @@ impl FindingBuilder {
     #[must_use]
     pub fn cost(mut self, share: f64) -> Self {
         self.0.cost = match share.is_finite() {
-            true => (share.clamp(0.0, 1.0) * 1e4).round() / 1e4,
+            true => (share.clamp(0.0, 1.0) * 1e6).round() / 1e6,
             false => 0.0,
         };
         self

@@ -172,7 +172,7 @@ pub(crate) fn headroom(direction: &DirectionView<'_>) -> Option<f64> {
 
 /// Text of the formula of [`headroom`].
 pub(crate) const HEADROOM_FORMULA: &str = "known rates, the threads' idle time if they move large chunks, \
-                                   and 100 Gb/s per flow (for our stack 18 Gb/s in total, 3.3 \
+                                   and 100 Gb/s per flow (for the user-space stack 18 Gb/s in total, 3.3 \
                                    over AF_PACKET)";
 
 /// Limits a factor to the [`headroom`].

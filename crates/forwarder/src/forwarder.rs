@@ -16,7 +16,7 @@ use linerate_record::forward::{
 };
 use linerate_record::plan::CpuList;
 use linerate_record::record::Caveat;
-use linerate_stats::units::format_bytes;
+use linerate_stats::units::{count_of, format_bytes};
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan, PageKind};
 use linerate_sys::{clock, cpu};
 
@@ -843,8 +843,7 @@ fn memory_plan_for(
 
 /// Formats `1 queue`, `2 queues`.
 fn queue_count_text(queues: usize) -> String {
-    let plural = if queues == 1 { "" } else { "s" };
-    format!("{queues} queue{plural}")
+    count_of(queues as u64, "queue")
 }
 
 /// Rejects residence times in modes that do not forward frames at once.

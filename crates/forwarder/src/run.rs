@@ -379,8 +379,7 @@ fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
         caveats.push(Caveat::new(
             CaveatId::CoreDisturbed,
             format!(
-                "a forwarding thread had its core for {:.0} % of the time only: other work ran \
-                 there",
+                "the forwarding thread ran for {:.0} % of the time; other threads used its CPU",
                 min_share * 100.0
             ),
         ));

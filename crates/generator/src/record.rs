@@ -241,14 +241,12 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
     }
     if figures.sent > 0 && figures.received == Some(0) && run.peerless_port.is_none() {
         let receive = figures.receive.as_ref();
-        // `null:` already ends with a colon.
-        let name = receive.map(|port| port.name.trim_end_matches(':'));
-        let location = name.map_or(String::new(), |name| format!(" at {name}"));
+        let location = receive.map_or(String::new(), |port| format!(" at port {}", port.name));
         caveats.push(Caveat::new(
             CaveatId::NothingArrived,
             format!(
-                "none of {} frames arrived{location}: the device between the ports forwards nothing, forwards \
-                 elsewhere (--destination-mac, --learn), or no peer is connected",
+                "no frame arrived{location}, of {} sent: the device between the ports forwards nothing, \
+                 forwards elsewhere (--destination-mac, --learn), or no peer is connected",
                 format_count(figures.sent)
             ),
         ));
@@ -280,8 +278,8 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
         caveats.push(Caveat::new(
             CaveatId::CoreDisturbed,
             format!(
-                "a polling thread had its core for {:.0} % of the time only: other work ran there, and \
-                 frames were sent and received late",
+                "the polling thread ran for {:.0} % of the time; other threads used its CPU, and frames \
+                 were sent and received late",
                 run.disturbance.core_share * 100.0
             ),
         ));
@@ -290,7 +288,7 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
         caveats.push(Caveat::new(
             CaveatId::NotPinned,
             format!(
-                "a thread could not be pinned to its processor ({:?})",
+                "a thread could not be pinned to its CPU ({:?})",
                 settings.cpus
             ),
         ));

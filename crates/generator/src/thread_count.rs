@@ -35,7 +35,7 @@ pub(super) fn thread_count(
     let is_usable = |cpu: &u32| usable.is_empty() || usable.contains(cpu);
     if let Some(cpu) = cpus.iter().find(|cpu| !is_usable(cpu)) {
         return rejection(
-            format!("processor {cpu}"),
+            format!("CPU {cpu}"),
             "this process may not run there".to_owned(),
             format!("choose among {}", CpuList(usable.to_vec())),
         );
@@ -46,9 +46,9 @@ pub(super) fn thread_count(
     rejection(
         format!("--cpu {}", CpuList(cpus.to_vec())),
         match (listed_cpus, threads) {
-            (1, _) => format!("1 processor is listed for {threads} threads"),
-            (_, 1) => format!("{listed_cpus} processors are listed for 1 thread"),
-            _ => format!("{listed_cpus} processors are listed for {threads} threads"),
+            (1, _) => format!("1 CPU is listed for {threads} threads"),
+            (_, 1) => format!("{listed_cpus} CPUs are listed for 1 thread"),
+            _ => format!("{listed_cpus} CPUs are listed for {threads} threads"),
         },
         match threads {
             1 if receives => "list one, or poll with --threads 2".to_owned(),
@@ -96,37 +96,37 @@ mod tests {
                 None,
                 &[99][..],
                 true,
-                "processor 99: this process may not run there: choose among 0-2",
+                "CPU 99: this process may not run there: choose among 0-2",
             ),
             (
                 None,
                 &[0, 99],
                 true,
-                "processor 99: this process may not run there: choose among 0-2",
+                "CPU 99: this process may not run there: choose among 0-2",
             ),
             (
                 None,
                 &[0, 1, 2],
                 true,
-                "--cpu 0-2: 3 processors are listed for 2 threads: list two, the sending one first",
+                "--cpu 0-2: 3 CPUs are listed for 2 threads: list two, the sending one first",
             ),
             (
                 Some(1),
                 &[0, 1],
                 true,
-                "--cpu 0-1: 2 processors are listed for 1 thread: list one, or poll with --threads 2",
+                "--cpu 0-1: 2 CPUs are listed for 1 thread: list one, or poll with --threads 2",
             ),
             (
                 Some(2),
                 &[1],
                 true,
-                "--cpu 1: 1 processor is listed for 2 threads: list one for each, the sending one first, or poll with --threads 1",
+                "--cpu 1: 1 CPU is listed for 2 threads: list one for each, the sending one first, or poll with --threads 1",
             ),
             (
                 None,
                 &[0, 1],
                 false,
-                "--cpu 0-1: 2 processors are listed for 1 thread: list one: only one thread sends",
+                "--cpu 0-1: 2 CPUs are listed for 1 thread: list one: only one thread sends",
             ),
         ] {
             assert_eq!(

@@ -24,7 +24,7 @@ const FIRST_BYTES: usize = 8;
 
 /// Error text for a server whose first bytes do not fit the protocol.
 const OTHER_PROTOCOL: &str =
-    "the server there speaks another protocol: --peer auto detects the protocol";
+    "the server there has another protocol: --peer auto detects the protocol";
 
 /// Poll interval.
 pub const ACK_POLL_INTERVAL_NS: Nanos = 500_000;

@@ -462,7 +462,7 @@ pub fn detect(
         let reason = rejection.reason;
         return Err(protocol_error(
             address,
-            format!("speaks {}, and {reason}", spec.name),
+            format!("serves {}, and {reason}", spec.name),
         ));
     }
     let ports = probed.describe();

@@ -262,7 +262,7 @@ impl NuttcpDriver {
         match self.remote_error() {
             Some(message) => Err(self.server_ended_error(&message)),
             None if !self.started || report.text.is_empty() => {
-                Err(self.server_ended_error("it closed the control connection without a report"))
+                Err(self.server_ended_error("control connection closed without a report"))
             }
             None if self.sender.is_some() && !self.sent => {
                 Err(self.server_ended_error("it ended the test early"))

@@ -235,6 +235,7 @@ fn run_attempt(
     emit(EventKind::Connected {
         peer: remote.to_string(),
         agent: driver.agent(),
+        accepted: driver.peer().is_some(),
     });
     let plan = Arc::new(plan);
     let ready = setup::start_workers(

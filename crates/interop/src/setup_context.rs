@@ -161,7 +161,7 @@ impl SetupContext<'_> {
 pub fn protocol_error(peer: SocketAddr, error: impl std::fmt::Display) -> SessionError {
     let text = error.to_string();
     let (situation, next_step) = split_situation(&text);
-    let default_next_step = "see the server's own messages, and whether it speaks this protocol";
+    let default_next_step = "see the server's own messages, and whether it serves this protocol";
     SessionError::PeerFailed {
         peer,
         situation: situation.to_owned(),

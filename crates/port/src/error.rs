@@ -68,7 +68,7 @@ pub enum PortError {
     )]
     NoInterface { interface: String },
     #[error(
-        "`{interface}` carries {traffic}, and a port on it may cut that off: use another interface, or pass `--force` (`,force` after the port name where a command has no such option)"
+        "`{interface}` carries {traffic}, which a port on it may interrupt: use another interface, or pass `--force` (`,force` after the port name where a command has no such option)"
     )]
     InterfaceInUse {
         interface: String,

@@ -41,7 +41,7 @@ pub(crate) fn check_usable(
     }
     // An AF_XDP socket takes all frames of its queue; a packet socket gets copies.
     let loopback_traffic =
-        (attributes.loopback && bypasses_kernel).then_some("this host's connections to itself");
+        (attributes.loopback && bypasses_kernel).then_some("this host's loopback traffic");
     if !url.common().force
         && let Some(traffic) = loopback_traffic.or_else(|| interface_use(name))
     {

@@ -58,7 +58,7 @@ impl From<TemplateError> for FrameRunError {
         let text = error.to_string();
         let (situation, next_step) = text.split_once(": ").unwrap_or((text.as_str(), ""));
         Self::Setup {
-            object: "template".to_owned(),
+            object: "frame options".to_owned(),
             situation: situation.to_owned(),
             next_step: next_step.to_owned(),
         }

@@ -103,7 +103,7 @@ pub struct Throughput {
     #[serde(alias = "beyond_frames")]
     pub short_trial_surplus_frames: Option<f64>,
     /// Reason for the end of the search: `resolution`, `line` (the highest load passes),
-    /// `generator` (its highest load passes), `floor` (not even one frame per trial passes),
+    /// `generator` (its highest load passes), `minimum-rate` (not even one frame per trial passes),
     /// `trials` (too many), `nothing-sent` (no frame left the port) or `interrupted`.
     pub stopped_by: StoredId<SearchEnd>,
 }

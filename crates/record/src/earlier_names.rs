@@ -1,4 +1,4 @@
-//! Earlier names of map entries (histograms, calls and counters) and of keys in JSON pointers.
+//! Earlier names of map entries (histograms, calls and counters), of stages and of keys in JSON pointers.
 //!
 //! Renamed fields have a serde alias; keys of maps are data and are renamed here while they are
 //! read.
@@ -8,10 +8,12 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer};
 
 /// Earlier names with the present ones.
-const RENAMED: [(&str, &str); 3] = [
+const RENAMED: [(&str, &str); 5] = [
     ("around_ns", "outside_ns"),
     ("turn", "stack_poll"),
     ("path_mtu_told", "path_mtu_reported"),
+    ("path-there", "path-to-server"),
+    ("path-back", "path-to-client"),
 ];
 
 /// Earlier keys of a record that lead to numbers, with the present ones. Fields have the same pairs
@@ -64,6 +66,11 @@ pub fn present_entry(earlier: &str) -> Option<&'static str> {
 /// another key.
 pub fn present_key(earlier: &str) -> Option<&'static str> {
     find_present(&RENAMED_KEYS, earlier)
+}
+
+/// Reads a name.
+pub fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    String::deserialize(deserializer).map(present_name)
 }
 
 /// Reads a map by name.

@@ -41,6 +41,9 @@ pub enum EventKind {
         peer: String,
         /// Program and version of the peer (`linerate 0.1.0`).
         agent: String,
+        /// True if the peer opened the connection.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        accepted: bool,
     },
     /// Both ends are about to send payload.
     Started {
@@ -60,7 +63,7 @@ pub enum EventKind {
         /// Figures of the interval.
         interval: Box<Interval>,
     },
-    /// An interval of a host on our stack ended.
+    /// An interval of a host on the user-space stack ended.
     StackInterval {
         /// Counters of the interval.
         interval: Box<StackInterval>,

@@ -68,7 +68,7 @@ pub struct HostFacts {
     /// it unless another policy was requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub started_as: Option<SchedPolicy>,
-    /// Facts of our stack, if it carried the payload instead of the kernel's.
+    /// Facts of the user-space stack, if it carried the payload instead of the kernel's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<Box<StackFacts>>,
     /// Network settings by their sysctl names.

@@ -333,7 +333,7 @@ ids! {
         Sender = "sender",
         Line = "line",
         Generator = "generator",
-        Floor = "floor",
+        MinimumRate = "minimum-rate" | "floor",
         Trials = "trials",
         NothingSent = "nothing-sent",
         Plateau = "plateau",

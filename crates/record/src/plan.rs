@@ -30,7 +30,7 @@ pub enum RunKind {
     Forward,
     /// Frames sent by the packet generator. Runs without a server.
     Generate,
-    /// Our stack as a host with services. Runs without a server.
+    /// The user-space stack as a host with services. Runs without a server.
     Stack,
 }
 
@@ -112,7 +112,7 @@ pub enum WaitMode {
         /// Time to poll before sleeping; absent: [`DEFAULT_BUSY_POLL_NS`].
         time_ns: Option<u64>,
     },
-    /// Our stack only: polls its port at a fixed interval and sleeps in between.
+    /// The user-space stack only: polls its port at a fixed interval and sleeps in between.
     Interval {
         /// Time from one poll to the next.
         time_ns: u64,
@@ -210,7 +210,11 @@ impl FromStr for WaitMode {
             .map(|&(_, wait)| wait)
             .ok_or_else(|| {
                 let names: Vec<_> = WAIT_MODES.iter().map(|(name, _)| *name).collect();
-                format!("`{text}` is not a wait mode: use {}", names.join(", "))
+                let names = names.join(", ");
+                match text {
+                    "" => format!("a wait mode is missing: use {names}"),
+                    _ => format!("`{text}` is not a wait mode: use {names}"),
+                }
             })
     }
 }
@@ -446,7 +450,7 @@ pub enum SendCopy {
     #[default]
     Copied,
     /// MSG_ZEROCOPY: the kernel sends the pages in place and notifies their completion, or copies
-    /// where it has to. On our stack: the program writes into the stack's buffers.
+    /// where it has to. On the user-space stack: the program writes into the stack's buffers.
     ZeroCopy,
     /// TCP: from a file in memory with `sendfile`; the program does not touch the payload.
     SendFile,
@@ -461,7 +465,7 @@ pub enum ReceiveCopy {
     /// The kernel copies it: the ordinary receive call.
     #[default]
     Copied,
-    /// TCP: counted and discarded in the kernel (MSG_TRUNC). On our stack: read in place.
+    /// TCP: counted and discarded in the kernel (MSG_TRUNC). On the user-space stack: read in place.
     Discarded,
 }
 
@@ -655,7 +659,7 @@ pub struct Plan {
     pub generate: Option<Box<GeneratePlan>>,
     /// Network stack that moved the payload at each end.
     pub stack: PerEnd<String>,
-    /// Our stack at the client.
+    /// The user-space stack at the client.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "near_stack")]
     pub client_stack: Option<Box<StackPlan>>,

@@ -127,7 +127,7 @@ pub struct Record {
     /// none.
     #[serde(default)]
     pub findings: Vec<Finding>,
-    /// Our stack as a host: figures of its services.
+    /// The user-space stack as a host: figures of its services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<Box<StackFigures>>,
     /// Caveats that limit the validity of the figures; empty if there are none.
@@ -648,10 +648,11 @@ impl CounterDelta {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RoundTripStage {
-    /// `client-send-call`, `client-qdisc`, `path-there`, `server-receive`, `server-application`,
-    /// `server-send-call`, `server-qdisc`, `path-back`, `client-receive`; the two `…-receive`
+    /// `client-send-call`, `client-qdisc`, `path-to-server`, `server-receive`, `server-application`,
+    /// `server-send-call`, `server-qdisc`, `path-to-client`, `client-receive`; the two `…-receive`
     /// stages have the parts `…-softirq`, `…-wake-up`, `…-receive-call`
     /// (docs/method/stages-and-timestamps.md).
+    #[serde(deserialize_with = "crate::earlier_names::name")]
     pub stage: String,
     /// Median.
     pub p50_ns: u64,

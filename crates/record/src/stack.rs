@@ -7,7 +7,7 @@ use std::str::FromStr;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Name of our stack in plans and records.
+/// Name of the user-space stack in plans and records.
 pub const STACK_NAME: &str = "linerate";
 
 /// Configuration keys that are also set by options of a run, with the options' long names. A
@@ -28,11 +28,11 @@ pub const OPTION_CONFIG_KEYS: &[(&str, &str)] = &[
     ("threads.application.sched", "sched"),
 ];
 
-/// Path of the control connection in a run over our stack.
+/// Path of the control connection in a run over the user-space stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ControlPath {
-    /// Our stack, as for the payload.
+    /// The user-space stack, as for the payload.
     #[default]
     Stack,
     /// The kernel, over a separate route to the server.
@@ -62,7 +62,7 @@ impl FromStr for ControlPath {
     }
 }
 
-/// Plan of our stack at an end of a run.
+/// Plan of the user-space stack at an end of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackPlan {
@@ -107,7 +107,7 @@ pub struct StackMemory {
     pub items: Vec<StackMemoryItem>,
 }
 
-/// Facts of our stack at a host of a record.
+/// Facts of the user-space stack at a host of a record.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct StackFacts {

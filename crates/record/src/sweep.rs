@@ -40,7 +40,7 @@ pub struct SweepPoint {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Estimate>,
     /// Bytes of the socket buffers of the payload, as the kernel granted them: send buffers of the
-    /// senders and receive buffers of the receivers, all flows. With our stack at an end: all of
+    /// senders and receive buffers of the receivers, all flows. With the user-space stack at an end: all of
     /// its memory instead. Includes the memory that knobs declare. Median of the runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<f64>,
@@ -58,7 +58,7 @@ pub struct SweepPoint {
     pub records: Vec<String>,
 }
 
-/// Returns the buffer bytes of a run's payload. With our stack at an end this is all of the stack's
+/// Returns the buffer bytes of a run's payload. With the user-space stack at an end this is all of the stack's
 /// memory, because an embedded host needs as much; else it is the buffers of both ends' sockets.
 /// `None` if an end did not report them.
 #[must_use]

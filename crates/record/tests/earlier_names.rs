@@ -27,7 +27,12 @@ fn count_values(value: &Value, counts: &mut BTreeMap<String, u32>) {
         }
         // Ids have new names too.
         Value::String(text) => {
-            let id = StoredId::<CaveatId>::from_text(text.clone());
+            let present = match text.as_str() {
+                "path-there" => "path-to-server",
+                "path-back" => "path-to-client",
+                text => text,
+            };
+            let id = StoredId::<CaveatId>::from_text(present.to_owned());
             *counts.entry(id.to_string()).or_default() += 1;
         }
         text_or_true => *counts.entry(text_or_true.to_string()).or_default() += 1,

@@ -90,7 +90,7 @@ pub(crate) fn describe_throughput(capacity: &Capacity) -> Option<String> {
         let rate = match throughputs.fps {
             Some(fps) if is_lower_bound => format!("at least {}", format_per_second(fps)),
             Some(fps) => format_per_second(fps),
-            None if throughputs.stopped_by == SearchEnd::Floor => "nothing".to_owned(),
+            None if throughputs.stopped_by == SearchEnd::MinimumRate => "nothing".to_owned(),
             // The search ended before any trial passed or failed.
             None => "an unknown rate".to_owned(),
         };
@@ -280,8 +280,8 @@ pub(crate) fn result_notes(capacity: &Capacity) -> Vec<&'static str> {
             "Stopped by the line: the device carries the full line rate.",
         ),
         (
-            stopped_by(SearchEnd::Floor),
-            "Stopped by the floor: not even one frame per trial passed.",
+            stopped_by(SearchEnd::MinimumRate),
+            "Stopped by the minimum rate: no frame arrived, even at one frame per trial.",
         ),
         (
             stopped_by(SearchEnd::Trials),
@@ -406,7 +406,7 @@ mod tests {
             "Without loss pass an unknown rate of 64 B frames."
         );
         assert_eq!(
-            headline(&[(None, SearchEnd::Floor)]),
+            headline(&[(None, SearchEnd::MinimumRate)]),
             "Without loss pass nothing of 64 B frames."
         );
     }

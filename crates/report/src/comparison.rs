@@ -289,7 +289,7 @@ mod tests {
     fn experiment(id: &str, hops: &[(&str, f64)]) -> Document {
         let text = include_str!("../tests/fixtures/run-1.json");
         let mut run: Record = serde_json::from_str(text).unwrap();
-        run.validity = vec![Caveat::new(CaveatId::CrowdedCores, "10 % of a core")];
+        run.validity = vec![Caveat::new(CaveatId::CrowdedCores, "10 % of a CPU")];
         let setting = |value: &str| -> KnobValues {
             [("hops".to_owned(), value.to_owned())]
                 .into_iter()
@@ -374,7 +374,7 @@ mod tests {
         );
         assert_eq!(
             sides.documents[1].caveats,
-            ["in 2 of 2 runs, for example hops=1: 10 % of a core"]
+            ["in 2 of 2 runs, for example hops=1: 10 % of a CPU"]
         );
         let rows = crate::csv::render_comparison(&sides);
         assert!(
@@ -393,7 +393,7 @@ mod tests {
         let Document::Set(set) = &document else {
             unreachable!("an experiment is a set");
         };
-        let caveat = "in 2 of 2 runs, for example hops=1: 10 % of a core";
+        let caveat = "in 2 of 2 runs, for example hops=1: 10 % of a CPU";
         let page = crate::html::render_set("x", set);
         assert!(page.contains(&caveat.replace("in 2", "In 2")), "{page}");
         assert!(page.contains("Diagram of the point hops=1; 1 other point has the same diagram"));

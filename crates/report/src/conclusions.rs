@@ -37,7 +37,10 @@ fn format_small_time(ns: f64) -> String {
     let size = ns.abs();
     match size {
         0.0 => "0 ns".to_owned(),
-        size if size < 100.0 => format!("{sign}{size:.3} ns"),
+        // Three digits, as larger times have.
+        size if size < 0.9995 => format!("{sign}{size:.3} ns"),
+        size if size < 9.995 => format!("{sign}{size:.2} ns"),
+        size if size < 99.95 => format!("{sign}{size:.1} ns"),
         size => format!("{sign}{}", format_nanos(size)),
     }
 }
@@ -93,7 +96,7 @@ fn size_conclusion(costs: &SizeCosts) -> Conclusion {
         None => " The error is unknown: a run has fewer than three intervals.",
     };
     Conclusion {
-        grid: rows_with_meaning(&["cost", "median", "95 % from", "to"], rows),
+        grid: rows_with_meaning(&["cost", "median", "95 % CI low", "high"], rows),
         explanation: format!("{deviation}{error}"),
     }
 }
@@ -129,47 +132,43 @@ fn waiting_conclusion(costs: &WaitingCosts) -> Conclusion {
             meaning.to_owned(),
         ]
     };
-    let mut rows = vec![row("blocking", &costs.blocking_ns, "both ends block")];
+    let mut rows = vec![row("block", &costs.blocking_ns, "both ends block")];
     rows.extend(costs.no_halt_ns.as_ref().map(|cost| {
         row(
-            "blocking, held",
+            "block, no idle states",
             cost,
             "both ends block, CPU idle states disabled",
         )
     }));
-    rows.push(row("spinning", &costs.spinning_ns, "both ends spin"));
+    rows.push(row("spin", &costs.spinning_ns, "both ends spin"));
     rows.extend(costs.halt_ns.as_ref().map(|cost| {
         let meaning = describe_difference(
             cost,
-            "blocking minus held: exit from CPU idle states",
-            "disabling idle states made it slower: the cores share power or a host with others",
+            "exit from CPU idle states: block minus block, no idle states",
+            "disabling idle states made it slower: the CPUs share power or a host with others",
         );
-        row("halt", cost, &meaning)
+        row("idle exit", cost, &meaning)
     }));
     // A spinning thread occupies its core; blocking frees it for other work.
-    const SPINNING_COST: &str = "spinning made it slower: the spinning threads lack a core each, or \
+    const SPINNING_COST: &str = "spinning made it slower: the spinning threads lack a CPU each, or \
                                  occupy one that moves the packets";
     rows.extend(costs.wake_up_ns.as_ref().map(|cost| {
         let meaning = describe_difference(
             cost,
-            "held minus spinning: wake-up of both threads by the scheduler",
+            "wake-up of both threads by the scheduler: block, no idle states, minus spin",
             SPINNING_COST,
         );
         row("wake-up", cost, &meaning)
     }));
     let meaning_of_sum = match costs.halt_ns {
-        Some(_) => "blocking minus spinning: wake-up and idle-state exit together",
+        Some(_) => "idle-state exit and wake-up together: block minus spin",
         None => {
-            "blocking minus spinning: wake-up and idle-state exit together; `--hold-latency` separates them"
+            "idle-state exit and wake-up together: block minus spin; `--hold-latency` separates them"
         }
     };
     let meaning = describe_difference(&costs.sleeping_ns, meaning_of_sum, SPINNING_COST);
-    rows.push(row("sleeping", &costs.sleeping_ns, &meaning));
-    let (low, high) = if costs.sleeping_ns.runs < 6 {
-        ("lowest", "highest")
-    } else {
-        ("95 % from", "to")
-    };
+    rows.push(row("both", &costs.sleeping_ns, &meaning));
+    let [low, high] = model::interval_headings(costs.sleeping_ns.runs);
     Conclusion {
         grid: rows_with_meaning(&["p50", "median", low, high], rows),
         explanation: String::new(),
@@ -258,7 +257,7 @@ fn under_load_conclusion(found: &LatencyUnderLoad) -> Conclusion {
     };
     explanation.push_str(match (found.added_p50_ns < 0.0, found.load_goodput_bps) {
         (true, _) => {
-            " The median is lower under load: the load keeps cores out of idle states, which hides the delay it adds. `--hold-latency` disables idle states in both runs."
+            " The median is lower under load: the load keeps CPUs out of idle states, which hides the delay it adds. `--hold-latency` disables idle states in both runs."
         }
         (false, Some(_)) => {
             " The added time is queueing (bufferbloat), and kernel time on both hosts."

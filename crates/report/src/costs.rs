@@ -26,12 +26,14 @@ pub(crate) fn describe_time(cost: &CpuCost) -> Option<String> {
     );
     spent.extend(
         shown(delays.map(|(_, waited)| waited))
-            .map(|share| format!("{} waiting for a core", format_share(share))),
+            .map(|share| format!("{} waiting for a CPU", format_share(share))),
     );
-    spent.extend(
-        shown(cost.empty_share)
-            .map(|share| format!("{} of the calls did nothing", format_share(share))),
-    );
+    spent.extend(shown(cost.empty_share).map(|share| {
+        format!(
+            "{} of the calls returned no data (EAGAIN)",
+            format_share(share)
+        )
+    }));
     let mut parts = Vec::new();
     if !spent.is_empty() {
         parts.push(spent.join(", "));

@@ -144,7 +144,7 @@ impl ReportError {
                 )
             }
             Self::NoUniqueMatch { query, matches: 0 } => ErrorReport::new(
-                "no stored record has this id",
+                "no file has this name, and no stored record this id",
                 format!("`{query}`"),
                 "`linerate runs list --all` lists the ids; for a file, give its path",
             ),
@@ -204,7 +204,7 @@ mod tests {
         for (query, says) in [
             ("before.json", "no such file"),
             ("out/before", "no such file"),
-            ("3f9a1c", "no stored record"),
+            ("3f9a1c", "no file has this name"),
         ] {
             let unknown = ReportError::NoUniqueMatch {
                 query: query.to_owned(),

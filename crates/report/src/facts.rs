@@ -4,6 +4,8 @@ use linerate_record::facts::{HostFacts, InterfaceFacts, Role};
 use linerate_record::record::Record;
 use linerate_stats::units::{format_bit_rate, format_bytes};
 
+use crate::model::count_of;
+
 /// Table row: a fact and its value on each host.
 pub(crate) struct HostFactRow {
     pub(crate) name: &'static str,
@@ -169,19 +171,14 @@ fn list_fact(summary: String, entries: Vec<(String, String)>) -> FactValue {
 
 fn processors(host: &HostFacts) -> FactValue {
     let cpu = &host.cpu;
-    let format_count_of = |n: u32, singular: &str, plural: &str| {
-        format!("{n} {}", if n == 1 { singular } else { plural })
-    };
     FactValue::join_parts([
-        cpu.logical
-            .map(|n| format_count_of(n, "logical", "logical")),
+        cpu.logical.map(|n| format!("{n} logical")),
         cpu.usable
             .filter(|_| cpu.usable != cpu.logical)
             .map(|n| format!("{n} usable")),
-        cpu.cores.map(|n| format_count_of(n, "core", "cores")),
-        cpu.sockets.map(|n| format_count_of(n, "socket", "sockets")),
-        cpu.numa_nodes
-            .map(|n| format_count_of(n, "NUMA node", "NUMA nodes")),
+        cpu.cores.map(|n| count_of(n.into(), "core")),
+        cpu.sockets.map(|n| count_of(n.into(), "socket")),
+        cpu.numa_nodes.map(|n| count_of(n.into(), "NUMA node")),
     ])
 }
 

@@ -45,7 +45,7 @@ const FAIRNESS: &str = "fairness";
 fn fairness_figure(summary: &Summary) -> SummaryFigure {
     summary_figure(
         FAIRNESS,
-        "1 when all streams received the same, 1/n when one received everything (Jain)",
+        "1 when all flows received the same, 1/n when one received everything (Jain)",
         summary.fairness_index.map(|index| format!("{index:.3}")),
     )
 }
@@ -367,7 +367,7 @@ pub(crate) fn describe_cpu(cost: &CpuCost) -> String {
         format!("{} in user mode; ", format_share(share))
     });
     format!(
-        "{} of a core ({user}context switches: {} voluntary, {} involuntary)",
+        "{} of a CPU ({user}context switches: {} voluntary, {} involuntary)",
         format_share(cost.share),
         format_count(cost.voluntary_switches),
         format_count(cost.involuntary_switches),
@@ -402,7 +402,7 @@ pub(crate) fn describe_loss_point(point: LossPoint) -> &'static str {
         LossPoint::Qdisc => "dropped by the queueing discipline of an interface",
         LossPoint::InterfaceTx => "dropped by an interface on transmit",
         LossPoint::InterfaceRx => "dropped by an interface on receive",
-        LossPoint::SoftnetBacklog => "a core's backlog of received packets was full",
+        LossPoint::SoftnetBacklog => "a CPU's backlog of received packets was full",
         LossPoint::Reassembly => "IP fragments were missing or too late",
         LossPoint::UdpReceiveQueue => "the receiver's socket buffer was full: it read too slowly",
         LossPoint::Path => "between the hosts, or where no counter exists",

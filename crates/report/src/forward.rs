@@ -137,7 +137,7 @@ pub fn stream_map(mode: &str, ports: usize, streams_of_cores: &[StreamRoute]) ->
             .filter(|stream| stream.core == core)
             .collect();
         let cpu = streams_of_core.iter().find_map(|stream| stream.cpu);
-        let pinned = cpu.map_or("any processor".to_owned(), |cpu| format!("processor {cpu}"));
+        let pinned = cpu.map_or("any CPU".to_owned(), |cpu| format!("CPU {cpu}"));
         let streams = count_of(streams_of_core.len() as u64, "stream");
         push_line(
             &mut out,
@@ -171,7 +171,7 @@ pub fn core_statistics(figures: &ForwardFigures) -> String {
     for core in &figures.cores {
         let on_cpu = core
             .cpu
-            .map_or_else(String::new, |cpu| format!(" on processor {cpu}"));
+            .map_or_else(String::new, |cpu| format!(" on CPU {cpu}"));
         let idle_share = core.idle_rounds as f64 / core.rounds.max(1) as f64;
         push_line(
             &mut out,

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use linerate_record::cost::StreamInterval;
 use linerate_record::event::{Event, EventKind};
+use linerate_record::facts::Role;
 use linerate_record::plan::{CopyModes, Direction, Plan, RunKind, TransportProtocol};
-use linerate_record::record::{FlowEnd, Interval};
+use linerate_record::record::{Caveat, FlowEnd, Interval};
 use linerate_stats::units::{
     format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
 };
@@ -28,6 +29,12 @@ pub struct LiveLines {
     last_header: Option<ColumnLayout>,
     /// True if each stream of an interval gets a line.
     per_stream: bool,
+    /// Last connection of a series of runs.
+    last_connection: String,
+    /// Title and details of the last run of a series.
+    last_details: Vec<String>,
+    /// Caveats printed so far.
+    printed_caveats: Vec<Caveat>,
 }
 
 #[derive(Debug, Default)]
@@ -61,7 +68,16 @@ impl LiveLines {
             tests: HashMap::new(),
             last_header: None,
             per_stream: false,
+            last_connection: String::new(),
+            last_details: Vec::new(),
+            printed_caveats: Vec::new(),
         }
+    }
+
+    /// Returns true if the details of the current run were printed.
+    #[must_use]
+    pub fn has_printed_details(&self) -> bool {
+        !self.last_details.is_empty()
     }
 
     /// Adds a line for each stream of an interval, if the interval has per-stream values.
@@ -87,19 +103,25 @@ impl LiveLines {
                 addresses,
                 other_ports: also,
             } => self.render_ready(*port, addresses, also),
-            EventKind::Connected { peer, agent } => {
+            EventKind::Connected {
+                peer,
+                agent,
+                accepted,
+            } => {
                 self.tests.entry(event.test).or_default().peer =
                     strip_control_characters(peer).into_owned();
-                let verb = if self.serving {
-                    "client"
-                } else {
-                    "connected to"
+                let verb = match (self.serving, accepted) {
+                    (true, _) => "client",
+                    (false, true) => "connection from",
+                    (false, false) => "connected to",
                 };
-                self.dim(&format!(
-                    "{verb} {} ({})",
-                    strip_control_characters(peer),
-                    strip_control_characters(agent)
-                ))
+                let text = format!("{verb} {peer} ({agent})");
+                // The runs of a series have one server.
+                if !self.serving && self.last_connection == text {
+                    return None;
+                }
+                self.last_connection.clone_from(&text);
+                self.dim(&strip_control_characters(&text))
             }
             EventKind::Started {
                 plan,
@@ -117,35 +139,28 @@ impl LiveLines {
                     ..ColumnLayout::of_plan(plan)
                 };
                 self.tests.entry(event.test).or_default().layout = Some(layout);
-                // The header is repeated after lines of other kinds.
-                self.last_header = None;
-                let (client, server) = ("client", "server");
-                if plan.kind == RunKind::Generate {
-                    let line = format!(
-                        "{}: {}",
-                        phrases::plan_title(plan),
-                        phrases::plan_details(plan).join(", ")
-                    );
-                    return Some(
-                        crate::style::wrap(&strip_control_characters(&line), self.style.width)
-                            .join("\n"),
-                    );
+                if self.serving {
+                    // The header is repeated after lines of other tests.
+                    self.last_header = None;
                 }
-                let mut line = format!(
-                    "{}: {}; {}",
-                    self.title(event.test, plan),
-                    phrases::plan_details(plan).join(", "),
-                    match plan.peer_protocol {
+                let role_name = |role| model::role_name(plan, role);
+                let (client, server) = (role_name(Role::Client), role_name(Role::Server));
+                let wait = (plan.kind != RunKind::Generate).then(|| {
+                    let wait = match plan.peer_protocol {
                         // The wait mode of another program is unknown.
-                        Some(_) if self.serving =>
-                            phrases::describe_local_wait(server, wait.server, &cpu.server),
+                        Some(_) if self.serving => {
+                            phrases::describe_local_wait(server, wait.server, &cpu.server)
+                        }
                         Some(_) => phrases::describe_local_wait(client, wait.client, &cpu.client),
                         None => phrases::describe_wait(client, server, wait, cpu),
+                    };
+                    match reason {
+                        Some(reason) => format!("chosen automatically: {wait}, because {reason}"),
+                        None => wait,
                     }
-                );
-                if let Some(reason) = reason {
-                    line.push_str(&format!(" ({reason})"));
-                }
+                });
+                let title = self.title(event.test, plan);
+                let line = self.describe_start(title, phrases::plan_details(plan), wait)?;
                 crate::style::wrap(
                     &strip_control_characters(&line),
                     self.text_width(event.test),
@@ -155,6 +170,12 @@ impl LiveLines {
             EventKind::Interval { interval } => self.render_interval(event.test, interval),
             EventKind::StackInterval { interval } => text::stack::describe_interval(interval),
             EventKind::CaveatRaised { caveat } => {
+                if !self.serving {
+                    if self.printed_caveats.contains(caveat) {
+                        return None;
+                    }
+                    self.printed_caveats.push(caveat.clone());
+                }
                 text::render_caveat(caveat, &self.style, self.text_width(event.test))
             }
             EventKind::Pass {
@@ -173,11 +194,13 @@ impl LiveLines {
             EventKind::Trial { trial } => text::describe_trial(trial, self.text_width(event.test)),
             EventKind::Finished { record } => {
                 let test = self.tests.remove(&event.test).unwrap_or_default();
-                self.last_header = None;
                 if !self.serving {
                     return None;
                 }
-                text::render_server_summary(record, &test.peer, &self.style_of_test(event.test))
+                self.last_header = None;
+                let details = test.layout.is_none();
+                let style = self.style_of_test(event.test);
+                text::render_server_summary(record, &test.peer, details, &style)
             }
             EventKind::Failed { problem } => {
                 self.tests.remove(&event.test);
@@ -211,6 +234,31 @@ impl LiveLines {
             ),
         };
         wrap_with_prefix(prefix, prefix, &listen_addresses, self.style.width)
+    }
+
+    /// Describes the start of a run: title, details, wait modes. Of a further run of a series only
+    /// the parts that differ, if any do.
+    fn describe_start(
+        &mut self,
+        title: String,
+        details: Vec<String>,
+        wait: Option<String>,
+    ) -> Option<String> {
+        let first = format!("{title}: {}", details.join(", "));
+        let first: Vec<_> = std::iter::once(first).chain(wait.clone()).collect();
+        let parts: Vec<_> = (std::iter::once(title).chain(details).chain(wait)).collect();
+        let is_new = |part: &&String| !self.last_details.contains(part);
+        let text = match !self.serving && self.last_details.first() == parts.first() {
+            true => parts
+                .iter()
+                .filter(is_new)
+                .cloned()
+                .collect::<Vec<_>>()
+                .join(", "),
+            false => first.join("; "),
+        };
+        self.last_details = parts;
+        (!text.is_empty()).then_some(text)
     }
 
     /// Title of a run: `TCP send to 10.77.0.2:5201`. A server's title names the client and its

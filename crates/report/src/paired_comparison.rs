@@ -45,7 +45,7 @@ pub(crate) fn side_table(comparison: &Comparison) -> Grid {
 }
 
 /// Headings of the figures of a side.
-pub(crate) const SIDE_HEADINGS: [&str; 5] = ["side", "median", "95 % from", "to", "runs"];
+pub(crate) const SIDE_HEADINGS: [&str; 5] = ["side", "median", "95 % CI low", "high", "runs"];
 
 pub(crate) fn side_rows(comparison: &Comparison) -> [Vec<String>; 2] {
     let value = |value: f64| figure::format(&comparison.figure, value);
@@ -74,7 +74,7 @@ pub(crate) fn verdict_notes(comparison: &Comparison) -> Vec<String> {
         n => format!("{n} pairs were excluded"),
     };
     notes.push(format!(
-        "{dropped}: the threads moved to other cores, because the cache-line round trip between the cores \
+        "{dropped}: the threads moved to other CPUs, because the cache-line round trip between the CPUs \
          changed between the two runs."
     ));
     notes

@@ -59,7 +59,9 @@ pub(crate) fn trial_table(search: &RateSearchResult) -> Grid {
 pub(crate) fn describe_result(search: &RateSearchResult) -> String {
     let Some(rate) = search.rate_bps else {
         return match search.stopped_by.known() {
-            Some(SearchEnd::Floor) => "No rate passed: there was loss at every rate.".to_owned(),
+            Some(SearchEnd::MinimumRate) => {
+                "No rate passed: there was loss at every rate.".to_owned()
+            }
             _ => "No rate passed before the search ended.".to_owned(),
         };
     };

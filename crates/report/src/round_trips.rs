@@ -27,7 +27,7 @@ pub(crate) fn describe_options(plan: &RoundTripPlan) -> Vec<String> {
     }
     parts.extend(
         plan.rate_per_second
-            .map(|rate| format!("{} requests/s per stream", format_count(rate))),
+            .map(|rate| format!("{} requests/s per flow", format_count(rate))),
     );
     if plan.outstanding > 1 {
         parts.push(format!(
@@ -95,7 +95,7 @@ pub(crate) fn slow_response_rows(
     headings.splice(
         0..0,
         if several {
-            &["stream", "number"][..]
+            &["flow", "number"][..]
         } else {
             &["number"]
         }

@@ -136,14 +136,10 @@ pub(crate) fn best_values(sweep: &Sweep) -> Option<Vec<Vec<Option<f64>>>> {
 pub(crate) fn point_table(sweep: &Sweep) -> Option<Grid> {
     let mut headings: Vec<&str> = sweep.axes.iter().map(|axis| axis.name.as_str()).collect();
     let axes = headings.len();
-    headings.extend([
-        sweep.figure.as_str(),
-        "from",
-        "to",
-        "memory",
-        "cpu",
-        "front",
-    ]);
+    let values = sweep.points.iter().filter_map(|point| point.value.as_ref());
+    let fewest_runs = values.map(|value| value.runs).min();
+    let [low, high] = model::interval_headings(fewest_runs.unwrap_or(0));
+    headings.extend([sweep.figure.as_str(), low, high, "memory", "cpu", "front"]);
     let mut order: Vec<&SweepPoint> = sweep.points.iter().collect();
     order.sort_by(|a, b| {
         let rank = |point: &SweepPoint| point.value.map_or(-1.0, |v| rank(sweep, v.median));

@@ -10,7 +10,7 @@ use crate::model::{self, Grid, format_change};
 use crate::style::strip_control_characters;
 
 /// Text for changes without a final comparison of all of them together.
-pub(crate) const UNPROVED_NOTE: &str = "Each change was tested in pairs; the proof of all changes together against the start is missing.";
+pub(crate) const UNPROVED_NOTE: &str = "Each change was tested in pairs; the proof of all changes together against the baseline is missing.";
 
 /// Text for settings that were not restored.
 pub(crate) const KEPT_NOTE: &str = "These settings were left in place.";
@@ -33,7 +33,7 @@ pub(crate) fn before_after_table(tuning: &Tuning) -> Option<Grid> {
         ),
         row("cpu", cost(tuning.cpu_ns[0]), cost(tuning.cpu_ns[1])),
     ];
-    Grid::new(&["", "start (A)", "tuned (B)"], rows, 1)
+    Grid::new(&["", "baseline (A)", "tuned (B)"], rows, 1)
 }
 
 /// Returns the table of changes with the loss without each; `None` without changes.
@@ -111,9 +111,9 @@ pub(crate) fn explain_missing_proof(tuning: &Tuning) -> String {
         let value = |value: f64| figure::format(&tuning.goal, value);
         let start = best
             .start
-            .map_or_else(String::new, |start| format!(" (start {})", value(start)));
+            .map_or_else(String::new, |start| format!(" (baseline {})", value(start)));
         match setting.is_empty() {
-            true => format!("Best so far: the start, {}.", value(best.value)),
+            true => format!("Best so far: the baseline, {}.", value(best.value)),
             false => format!(
                 "Best so far, not proved: {} with {}{start}, median of {}.",
                 strip_control_characters(&setting.join(" ")),
@@ -131,7 +131,7 @@ pub(crate) fn explain_missing_proof(tuning: &Tuning) -> String {
                 Some(TuneStage::MinimalSet) => "during the search for the minimal set",
                 Some(TuneStage::Proof) | None => "during the proof",
             };
-            let best = best.unwrap_or_else(|| "Only the start was measured.".to_owned());
+            let best = best.unwrap_or_else(|| "Only the baseline was measured.".to_owned());
             format!("Interrupted {stage}: not decided whether any change helps. {best}")
         }
     }

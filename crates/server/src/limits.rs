@@ -260,7 +260,7 @@ fn check_round_trips(plan: &Plan) -> Option<ErrorReport> {
     let flows = u64::from(plan.streams) * plan.directions.len() as u64;
     if requested.needs_flow_socket() && flows > SERVICE_FLOW_LIMIT {
         return out_of_range(
-            "number of streams",
+            "number of flows",
             format!("-P {}", plan.streams),
             "use 1024 at most with --connect, --reopen, --unconnected or --multicast: each has its \
              own port at the server",
@@ -325,7 +325,7 @@ pub fn check_traced_threads(plan: &Plan, threads: usize) -> Option<ErrorReport> 
     out_of_range(
         "number of threads",
         format!("--trace with {threads} threads"),
-        "use 1024 threads at most with --trace: fewer streams (-P), or --threads",
+        "use 1024 threads at most with --trace: fewer flows (-P), or --threads",
     )
 }
 
@@ -358,7 +358,7 @@ fn check_sizes(plan: &Plan) -> Option<ErrorReport> {
     let flows = u64::from(plan.streams) * directions.len() as u64;
     if flows == 0 || flows > FLOW_LIMIT {
         return out_of_range(
-            "number of streams",
+            "number of flows",
             format!("-P {}", plan.streams),
             "use 1 to 16000 in total, both directions together",
         );
@@ -369,7 +369,7 @@ fn check_sizes(plan: &Plan) -> Option<ErrorReport> {
         return out_of_range(
             "number of threads",
             "--threads",
-            "use 1 to as many as streams",
+            "use 1 to as many as flows",
         );
     }
     if plan.payload_bytes == 0 || plan.payload_bytes > largest {

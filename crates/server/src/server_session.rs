@@ -287,6 +287,7 @@ impl ServerSession<'_> {
         self.emit(EventKind::Connected {
             peer: self.peer.to_string(),
             agent: client_hello.agent.clone(),
+            accepted: true,
         });
         let host = self.stack.host_facts(self.peer.ip());
         let shares_cores = client_hello.boot_id.is_some() && client_hello.boot_id == host.boot_id;
@@ -446,7 +447,7 @@ impl ServerSession<'_> {
             if !self.server.grants.contains(&Grant::Idle) {
                 return Err(NotAgreed::Failed(SessionError::OptionRejected {
                     option: "--hold-latency".to_owned(),
-                    why: "the server does not let clients keep its CPUs from idling".to_owned(),
+                    why: "the server permits no --hold-latency of clients".to_owned(),
                     next_step: "start it as root with `linerate server --grant idle`".to_owned(),
                 }));
             }
@@ -605,7 +606,7 @@ impl ServerSession<'_> {
                     "--load cpu:{}/{threads}",
                     plan.round_trip.load_threads.client
                 ),
-                why: "the server does not let clients keep its CPUs busy".to_owned(),
+                why: "the server permits no --load of clients".to_owned(),
                 next_step: "start it with `linerate server --grant load`, or load the client \
                             alone: --load cpu"
                     .to_owned(),
@@ -623,8 +624,7 @@ impl ServerSession<'_> {
         if needs_grant && !self.server.grants.contains(&Grant::Sched) {
             return Err(SessionError::OptionRejected {
                 option: format!("--sched {}", plan.sched),
-                why: "the server does not let clients choose how its threads are scheduled"
-                    .to_owned(),
+                why: "the server permits no --sched of clients".to_owned(),
                 next_step: "start it as root with `linerate server --grant sched`, or set it for \
                             the client alone: --sched CLASS/inherited"
                     .to_owned(),

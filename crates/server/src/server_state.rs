@@ -300,7 +300,7 @@ impl TestReservation {
                         bytes.map_or("too much memory".to_owned(), format_bytes)
                     ),
                     self.server.description(),
-                    "use fewer streams (-P), or shorter calls (-l)",
+                    "use fewer flows (-P), or shorter calls (-l)",
                 ),
                 exit_code: exit_codes::USAGE,
                 retryable: false,

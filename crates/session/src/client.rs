@@ -151,6 +151,7 @@ impl Client {
         emit(EventKind::Connected {
             peer: control.peer().to_string(),
             agent: hello_frame.agent,
+            accepted: false,
         });
         let requested_wait = self.plan.wait.as_ref().map(|wait| wait.client);
         let thread_plan = stack.thread_plan(&plan, requested_wait, shares_cores)?;

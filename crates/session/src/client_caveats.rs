@@ -26,7 +26,7 @@ pub(super) fn warnings_before(
     if shares_cores && busy > cores && plan.kind == RunKind::Throughput && !sleeps {
         warnings.push(Caveat::new(
             CaveatId::SharedCores,
-            format!("both ends run on this machine: {busy} busy threads on {cores} cores"),
+            format!("both ends run on this machine: {busy} busy threads on {cores} CPUs"),
         ));
     }
     warnings.extend(awake_threads_warning(plan, usable_cpus, shares_cores));
@@ -59,7 +59,7 @@ fn awake_threads_warning(plan: &Plan, usable_cpus: usize, shares_cores: bool) ->
             format!(
                 "an open-loop thread is awake {} us before each departure: \
                  {threads} of them keep {busy:.1} CPUs busy, and this end has {usable_cpus}; requests leave late; \
-                 use fewer streams at a higher --rate",
+                 use fewer flows at a higher --rate",
                 SPIN_BEFORE_DEPARTURE_NS / 1_000,
             ),
         )

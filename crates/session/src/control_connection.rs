@@ -227,7 +227,7 @@ impl ControlConnection {
             if self.closed {
                 return Err(match self.codec.peer_hello() {
                     None => self.no_hello("closed the connection and"),
-                    Some(_) => self.peer_lost("it closed the control connection"),
+                    Some(_) => self.peer_lost("control connection closed"),
                 });
             }
             let mut buffer = [0; 16 << 10];

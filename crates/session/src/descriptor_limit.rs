@@ -70,7 +70,7 @@ pub fn check(plan: &Plan, role: Role) -> Result<(), SessionError> {
             }
         },
         next_step: format!(
-            "use fewer streams, or raise the limit before the start: `ulimit -n {total}` (root: \
+            "use fewer flows, or raise the limit before the start: `ulimit -n {total}` (root: \
              also above the hard limit)"
         ),
     })

@@ -232,7 +232,7 @@ impl SessionError {
             Self::OptionRejected { .. } => exit_codes::MISSING,
             Self::Port(error) => error.exit_code(),
             Self::ReportCommand(_) => exit_codes::FAILED,
-            Self::Unsupported { .. } => exit_codes::USAGE,
+            Self::Unsupported { .. } | Self::FamilyMismatch { .. } => exit_codes::USAGE,
             Self::Stack(error) => match &**error {
                 StackError::UnknownKey { .. }
                 | StackError::BadValue { .. }
@@ -250,7 +250,6 @@ impl SessionError {
             | Self::System { .. } => exit_codes::FAILED,
             Self::UnknownName { .. }
             | Self::NoAddress { .. }
-            | Self::FamilyMismatch { .. }
             | Self::NoInterface { .. }
             | Self::ConnectionRefused { .. }
             | Self::NoRoute { .. }
@@ -344,8 +343,8 @@ impl SessionError {
                 family,
                 option,
             } => ErrorReport::new(
-                format!("is an {family} address, but {option} requests the other family"),
-                host,
+                format!("{host} is an {family} address"),
+                option,
                 format!("leave out {option}, or give an address of its family"),
             ),
             Self::NoInterface { host } => ErrorReport::new(
@@ -486,7 +485,7 @@ impl SessionError {
                 self.to_string(),
                 "a host on the user-space stack",
                 format!(
-                    "start that host with --set sockets.udp={} or higher, or use fewer streams (-P)",
+                    "start that host with --set sockets.udp={} or higher, or use fewer flows (-P)",
                     limit.saturating_add(*missing)
                 ),
             ),

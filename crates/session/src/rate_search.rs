@@ -331,7 +331,7 @@ impl MaxRateSearch {
     fn step_down(&mut self, from: f64) {
         let next = from * (1.0 - self.step.min(LARGEST_STEP));
         if next < self.options.floor_bps {
-            self.phase = RateSearchPhase::Done(SearchEnd::Floor);
+            self.phase = RateSearchPhase::Done(SearchEnd::MinimumRate);
         } else {
             self.set_rate(next);
         }
@@ -474,7 +474,7 @@ mod tests {
         let (bounds, _) = network.search(OPTIONS);
         assert_eq!(
             (bounds.low_bps, bounds.end, bounds.confirmed),
-            (None, SearchEnd::Floor, false)
+            (None, SearchEnd::MinimumRate, false)
         );
     }
 

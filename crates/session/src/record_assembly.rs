@@ -13,6 +13,7 @@ use linerate_record::record::{
     Caveat, CounterDelta, DeviceTimes, DirectionFigures, Record, StreamFigures, Summary, new_id,
 };
 use linerate_stats::histogram::{Histogram, HistogramData};
+use linerate_stats::units::count_of;
 use linerate_workload::timestamps::ClockOffsets;
 
 use crate::coordinator::RunResults;
@@ -25,7 +26,7 @@ use crate::{loss, rate_accuracy, tool_limit};
 pub fn peer_lost_warning(why: impl std::fmt::Display) -> Caveat {
     Caveat::new(
         CaveatId::PeerVanished,
-        format!("{why}; the record has only this end's half"),
+        format!("{why}; no data of the other end"),
     )
 }
 
@@ -482,9 +483,10 @@ fn thin_tail(summary: &Summary) -> Option<Caveat> {
         Caveat::new(
             CaveatId::ThinTail,
             format!(
-                "{} round trips have fewer than {MIN_TAIL_SAMPLES} samples above {}: these are single events",
-                rtt.count,
-                unreliable.join(", ")
+                "only {}: fewer than {MIN_TAIL_SAMPLES} are above {}, so {} and higher are unreliable",
+                count_of(rtt.count, "round trip"),
+                unreliable[0],
+                unreliable[0]
             ),
         )
     })

@@ -13,7 +13,7 @@ use linerate_record::record::{
 };
 use linerate_record::round_trip::{MAX_LISTED_SLOW_RESPONSES, SocketMode};
 use linerate_stats::histogram::{Histogram, HistogramData};
-use linerate_stats::units::format_share;
+use linerate_stats::units::{count_of, format_share};
 use linerate_sys::clock::Nanos;
 use linerate_sys::cpu::{MIN_SPINNING_SHARE, ThreadUsage};
 use linerate_transport::call_times::CallStats;
@@ -283,8 +283,9 @@ impl ResultBuilder<'_> {
             Caveat::new(
                 CaveatId::NoResponseAtEnd,
                 format!(
-                    "{count} scheduled requests had no response at the end: each counts with its age \
-                     since the scheduled send, a lower bound of its time"
+                    "{} without a response at the end: each counts with its age \
+                     since the scheduled send, a lower bound of its time",
+                    count_of(count, "scheduled request")
                 ),
             )
         })

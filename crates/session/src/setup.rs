@@ -243,7 +243,7 @@ fn worker_error(error: WorkerError, plan: &Plan) -> SessionError {
         WorkerError::Descriptor(fd) => SessionError::OptionRejected {
             option: "--wait select".to_owned(),
             why: format!("select supports descriptors up to 1023, and a flow would have {fd}"),
-            next_step: "use fewer streams (-P), or --wait poll".to_owned(),
+            next_step: "use fewer flows (-P), or --wait poll".to_owned(),
         },
         WorkerError::Cancelled => SessionError::Interrupted,
         WorkerError::FlowOpen(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {

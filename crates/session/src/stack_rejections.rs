@@ -111,9 +111,9 @@ const CLIENT_REJECTIONS: &[ClientRejection] = &[
     },
     ClientRejection {
         applies: |plan, _| plan.cpu.client.0.len() > 1,
-        option: "--cpu with several processors at this end",
+        option: "--cpu with several CPUs at this end",
         reason: "one thread owns the user-space stack",
-        remedy: "name one processor",
+        remedy: "name one CPU",
     },
     ClientRejection {
         applies: |plan, _| {
@@ -279,7 +279,7 @@ const SERVER_REJECTIONS: &[ServerRejection] = &[
     (
         |plan, _| !plan.cpu.server.0.is_empty() || plan.sched.server != SchedPolicy::Inherited,
         "--cpu or --sched for the server",
-        "the thread of the server's user-space stack keeps its processors and scheduling class",
+        "the thread of the server's user-space stack keeps its CPUs and scheduling class",
         "start the client with taskset instead of --cpu, give --sched for it alone (fifo:10/inherited), or \
          start the server with --set threads.application.cpus=N --set threads.application.sched=CLASS",
     ),
@@ -297,7 +297,7 @@ const SERVER_REJECTIONS: &[ServerRejection] = &[
         },
         "-P",
         "the server's user-space stack has too few sockets",
-        "use fewer streams, or start the server with --set sockets.tcp=N --set sockets.udp=N",
+        "use fewer flows, or start the server with --set sockets.tcp=N --set sockets.udp=N",
     ),
 ];
 

@@ -497,8 +497,7 @@ impl InteropTest {
             caveats.push(Caveat::new(
                 CaveatId::RemoteCountUnknown,
                 format!(
-                    "a remote end that speaks {} did not report what arrived there: what was sent is known, \
-                     goodput and loss are not",
+                    "{} did not report received bytes: what was sent is known, goodput and loss are not",
                     self.protocol
                 ),
             ));
@@ -530,8 +529,7 @@ impl InteropTest {
         caveats.push(Caveat::new(
             CaveatId::CountedByAcknowledgement,
             format!(
-                "a remote end that speaks {} does not report what it read: received is what its kernel \
-                 acknowledged",
+                "{} does not report received bytes: goodput is what the remote kernel acknowledged",
                 self.protocol
             ),
         ));

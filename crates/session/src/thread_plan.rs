@@ -88,7 +88,7 @@ impl ThreadPlan {
             if several && blocks_in_calls(wait) {
                 return Err(SessionError::OptionRejected {
                     option: format!("--wait {wait} with --threads {threads}"),
-                    why: format!("a blocking call serves only one of {streams} streams"),
+                    why: format!("a blocking call serves only one of {streams} flows"),
                     next_step: "use --wait epoll or spin, or leave --threads out".to_owned(),
                 });
             }

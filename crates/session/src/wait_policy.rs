@@ -53,21 +53,24 @@ pub fn choose_wait(situation: &WaitContext<'_>) -> (WaitMode, String) {
         if streams <= threads {
             (WaitMode::Block, reason)
         } else {
-            let prefix = format!("{streams} streams on {}", thread_text(threads));
-            (WaitMode::Epoll, format!("{prefix}; {reason}"))
+            let prefix = format!("{streams} flows share {}", thread_text(threads));
+            (WaitMode::Epoll, format!("{prefix}, and {reason}"))
         }
     };
     if connections && streams > threads {
         return sleeping("each ready connection continues".to_owned());
     }
     if kind == RunKind::Latency {
-        return (WaitMode::Block, "the default of applications".to_owned());
+        return (
+            WaitMode::Block,
+            "that is the default of applications".to_owned(),
+        );
     }
     if !receives {
         return sleeping("a sender gains nothing by spinning".to_owned());
     }
     if is_paced {
-        return sleeping("a rate leaves the receiver time to sleep".to_owned());
+        return sleeping("the rate is limited".to_owned());
     }
     if let Some(name) = congestion_control.filter(|name| PACING_CONGESTION_CONTROLS.contains(name))
     {
@@ -77,7 +80,7 @@ pub fn choose_wait(situation: &WaitContext<'_>) -> (WaitMode, String) {
         return sleeping(format!("{busy_threads} busy threads share {cpus} CPUs"));
     }
     if streams > threads.saturating_mul(MAX_SPIN_FLOWS_PER_THREAD) {
-        return sleeping("too many to poll each in a loop".to_owned());
+        return sleeping("they are too many to poll each in a loop".to_owned());
     }
     (WaitMode::Spin, "a CPU is free for the receiver".to_owned())
 }

@@ -10,7 +10,7 @@ use crate::socket::UnreachableReason;
 #[derive(Debug, thiserror::Error)]
 pub enum StackError {
     /// Unknown configuration key.
-    #[error("unknown stack setting `{key}`: use one of {valid_keys}")]
+    #[error("unknown configuration key `{key}`: use one of {valid_keys}")]
     UnknownKey {
         /// Key as written.
         key: String,
@@ -28,13 +28,13 @@ pub enum StackError {
         accepted_values: String,
     },
     /// Setting without a value.
-    #[error("`{text}` is not a stack setting: write KEY=VALUE, as in `tcp.send_buffer=16K`")]
+    #[error("`{text}` sets no configuration key: write KEY=VALUE, as in `tcp.send_buffer=16K`")]
     MissingValue {
         /// Text as written.
         text: String,
     },
     /// Unknown profile.
-    #[error("unknown stack profile `{name}`: use one of {valid_profiles}")]
+    #[error("unknown profile `{name}`: use one of {valid_profiles}")]
     UnknownProfile {
         /// Name as written.
         name: String,

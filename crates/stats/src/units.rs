@@ -358,6 +358,13 @@ pub fn format_count(count: u64) -> String {
     out
 }
 
+/// Formats a count with its noun: `1 run`, `1,234 runs`.
+#[must_use]
+pub fn count_of(count: u64, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", format_count(count))
+}
+
 /// Formats events per second: `266 k/s`, `1.20 M/s`.
 #[must_use]
 pub fn format_per_second(per_second: f64) -> String {

@@ -13,7 +13,7 @@ pub fn system_call(action: &str, source: &io::Error) -> ErrorReport {
         "this host",
         match source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::MFILE | Errno::NFILE) => "raise the open-file limit: `ulimit -n 100000`",
-            Some(Errno::NOMEM) => "free some memory, or use fewer streams",
+            Some(Errno::NOMEM) => "free some memory, or use fewer flows",
             _ => "`linerate doctor` shows what this host can do",
         },
     )

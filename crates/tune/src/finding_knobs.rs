@@ -12,10 +12,10 @@ const KNOBS_BY_CAUSE: &[(CauseId, &[&str])] = &[
         &[
             "rcvbuf",
             "tcp-rmem",
-            "far-tcp-rmem",
+            "server-tcp-rmem",
             "stack-rcvbuf",
             "rmem-max",
-            "far-rmem-max",
+            "server-rmem-max",
         ],
     ),
     (
@@ -97,8 +97,8 @@ const KNOBS_BY_CAUSE: &[(CauseId, &[&str])] = &[
         &[
             "rmem-max",
             "wmem-max",
-            "far-rmem-max",
-            "far-wmem-max",
+            "server-rmem-max",
+            "server-wmem-max",
             "rcvbuf",
             "sndbuf",
         ],
@@ -118,7 +118,7 @@ const KNOBS_BY_CAUSE: &[(CauseId, &[&str])] = &[
             "rcvbuf",
             "tcp-wmem",
             "tcp-rmem",
-            "far-tcp-rmem",
+            "server-tcp-rmem",
             "streams",
         ],
     ),

@@ -4,6 +4,7 @@
 use std::str::FromStr;
 
 use crate::TuneError;
+use crate::knob::present_name;
 
 /// Maximum number of values of one axis: a range with a small step is more likely a mistake.
 const MAX_VALUES: usize = 1_000;
@@ -53,7 +54,7 @@ impl FromStr for SweepAxis {
             return Err(reject(format!("more than {MAX_VALUES} values")));
         }
         Ok(Self {
-            name: name.to_owned(),
+            name: present_name(name),
             values: axis_values,
         })
     }

@@ -196,7 +196,7 @@ fn options_of_testpmd_set_ports_queues_and_frames() {
         ("set verbose x", "not a valid number"),
         (
             "set corelist 1000",
-            "processor 1000: not available to this process; choose from",
+            "CPU 1000: not available to this process; choose from",
         ),
         ("show nonsense", "there is:\n  show port stats PORT\n"),
         ("set nbport 9", "there is 1 port"),

@@ -59,8 +59,6 @@ fn resolution(text: &str) -> Result<f64, String> {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("{FRAME_VALUES_HELP}\n\n{EXAMPLES}"))]
 pub struct CapacityArgs {
-    #[command(flatten)]
-    pub ports: PortArgs,
     /// Accepted frame loss: 0 finds the NDR (throughput of RFC 2544), more than 0 a PDR
     #[arg(long, value_name = "SHARE", value_delimiter = ',', default_value = "0", value_parser = loss_goal, env = "LINERATE_LOSS")]
     pub loss: Vec<f64>,
@@ -109,6 +107,8 @@ pub struct CapacityArgs {
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration, help_heading = heading::SEARCH, env = "LINERATE_DRAIN")]
     pub drain: Duration,
     #[command(flatten)]
+    pub ports: PortArgs,
+    #[command(flatten)]
     pub frames: FrameArgs,
     /// End with exit code 3 if a deciding trial has a finding of kind `cause`
     #[arg(long, help_heading = heading::CHECKS, env = "LINERATE_FAIL_ON_FINDING")]
@@ -129,5 +129,5 @@ const EXAMPLES: &str = "\
 Examples:
   linerate capacity --dev packet:eth0 --dev packet:eth1 --learn
   linerate capacity --dev xdp:eth0 --dev xdp:eth1 --loss 0,0.1% --trial 60s --line-rate 10G
-  linerate capacity --dev packet:eth0 --dev packet:eth1 --sizes 64,imix \\
-      --tests throughput,latency,frame-loss,back-to-back --trial 1s --drain 200ms";
+  linerate capacity --dev packet:eth0 --dev packet:eth1 --sizes 64,imix --trial 1s
+  linerate capacity --dev packet:eth0 --dev packet:eth1 --tests frame-loss,back-to-back";

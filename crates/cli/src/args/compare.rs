@@ -25,6 +25,9 @@ pub struct CompareArgs {
     /// Two results: files, or ids of stored records or sets
     #[arg(value_name = "A B", num_args = 0..=2)]
     pub results: Vec<String>,
+    /// Measuring command: `throughput HOST ...`, `latency HOST ...`
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
     /// Options of the measuring command for side A
     #[arg(
         long,
@@ -85,7 +88,4 @@ pub struct CompareArgs {
     pub screen: ScreenArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Measuring command: `throughput HOST ...`, `latency HOST ...`
-    #[arg(last = true, value_name = "COMMAND")]
-    pub command: Vec<String>,
 }

@@ -15,10 +15,13 @@ Examples:
   linerate throughput HOST --json | linerate explain -  the record on standard input
   linerate explain run.json --fail-on-finding           exit code 3 if something slowed it down
   linerate explain run.json --json | jq '.findings[0]'  print the record with its findings
+  linerate explain receive-window                       about a cause: evidence, remedy, errors
 
-docs/CAUSES.md describes each cause: its evidence, its remedy, and when the finding is wrong.")]
+A cause can be changed, and it costs performance. A limit is what the run reached: the link, a
+CPU, the requested rate. A note is a condition that makes a figure doubtful.")]
 pub struct ExplainArgs {
-    /// Record or set of records: a file, the id of a stored one, or - for standard input
+    /// Record or set of records: a file, the id of a stored one, or - for standard input; or a
+    /// cause
     #[arg(value_name = "RECORD")]
     pub record: String,
     /// End with exit code 3 if the run has a finding of kind `cause`

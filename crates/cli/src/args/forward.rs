@@ -165,7 +165,7 @@ pub struct ForwardArgs {
         env = "LINERATE_MODE"
     )]
     pub mode: ModeArg,
-    /// Number of forwarding threads, each pinned to a processor
+    /// Number of forwarding threads, each pinned to a CPU
     #[arg(
         long,
         visible_alias = "nb-cores",
@@ -175,10 +175,10 @@ pub struct ForwardArgs {
         env = "LINERATE_CORES"
     )]
     pub cores: u32,
-    /// Processors of the threads, in order [default: the last free ones]
+    /// CPUs of the threads, in order [default: the last free ones]
     #[arg(long, value_name = "LIST", value_parser = processors, help_heading = heading::CPU, env = "LINERATE_CORELIST")]
     pub corelist: Option<CpuList>,
-    /// Processors of the threads as a mask
+    /// CPUs of the threads as a mask
     #[arg(
         long,
         value_name = "MASK",
@@ -307,10 +307,10 @@ pub struct ForwardArgs {
     #[arg(long, help_heading = heading::DIAGNOSIS, env = "LINERATE_RECORD_BURST_STATS")]
     pub record_burst_stats: bool,
     /// Time frames from the poll to the transmit queue. Each thread times its own frames; the
-    /// number of a processor, which testpmd takes, is ignored
+    /// number of a CPU, which testpmd takes, is ignored
     #[arg(long, value_name = "CORE", num_args = 0..=1, default_missing_value = "0", help_heading = heading::DIAGNOSIS, env = "LINERATE_LATENCYSTATS")]
     pub latencystats: Option<u32>,
-    /// Measure bit rates each second: latest, smoothed, peak. The number of a processor is ignored
+    /// Measure bit rates each second: latest, smoothed, peak. The number of a CPU is ignored
     #[arg(long, value_name = "CORE", num_args = 0..=1, default_missing_value = "0", help_heading = heading::DIAGNOSIS, env = "LINERATE_BITRATE_STATS")]
     pub bitrate_stats: Option<u32>,
     /// Print these counters with the port statistics (`show port xstats` lists them)

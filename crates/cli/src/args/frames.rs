@@ -60,10 +60,10 @@ pub struct PortArgs {
     /// Rate of the line, for rates in percent [default: the interface's link speed]
     #[arg(long, value_name = "RATE", value_parser = line_rate, env = "LINERATE_LINE_RATE")]
     pub line_rate: Option<BitRate>,
-    /// Polling threads: 1 for both directions, or 2 [default: 2 with more than two processors]
+    /// Polling threads: 1 for both directions, or 2 [default: 2 with more than two CPUs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2), help_heading = heading::CPU, env = "LINERATE_THREADS")]
     pub threads: Option<u32>,
-    /// Processors of the threads, sending thread first: 2,3
+    /// CPUs of the threads, sending thread first: 2,3
     #[arg(long, value_name = "LIST", value_parser = CpuList::in_order, help_heading = heading::CPU, env = "LINERATE_CPU")]
     pub cpu: Option<CpuList>,
     /// Send from the receiving port first, so that switches learn its address

@@ -58,14 +58,6 @@ const FRAME_OPTIONS: [&str; 13] = [
 #[derive(Debug, Clone, Args)]
 #[command(after_help = format!("{FRAME_VALUES_HELP}\n\n{EXAMPLES}"))]
 pub struct GenerateArgs {
-    #[command(flatten)]
-    pub ports: PortArgs,
-    /// Port that receives [default: the second --dev]
-    #[arg(long, value_name = "URL", value_parser = port, env = "LINERATE_RECEIVE", help_heading = heading::PORTS)]
-    pub receive: Option<PortUrl>,
-    /// Do not receive
-    #[arg(long, env = "LINERATE_NO_RECEIVE", conflicts_with = "receive", help_heading = heading::PORTS)]
-    pub no_receive: bool,
     /// Rate: 10kpps, l2:1G (frames), l1:1G (frames, preambles and gaps), 50% (of the line rate) or
     /// max
     #[arg(
@@ -98,6 +90,14 @@ pub struct GenerateArgs {
     /// 64:7,594:4,1518:1 [default: 64, or the shortest that holds the headers]
     #[arg(short = 'l', long, value_name = "SIZE", env = "LINERATE_SIZE", help_heading = heading::FRAMES)]
     pub size: Option<String>,
+    #[command(flatten)]
+    pub ports: PortArgs,
+    /// Port that receives [default: the second --dev]
+    #[arg(long, value_name = "URL", value_parser = port, env = "LINERATE_RECEIVE", help_heading = heading::PORTS)]
+    pub receive: Option<PortUrl>,
+    /// Do not receive
+    #[arg(long, env = "LINERATE_NO_RECEIVE", conflicts_with = "receive", help_heading = heading::PORTS)]
+    pub no_receive: bool,
     #[command(flatten)]
     pub frames: FrameArgs,
     /// Send the frames of a capture file instead, repeatedly

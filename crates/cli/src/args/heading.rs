@@ -21,7 +21,7 @@ pub const SOCKETS: &str = "Sockets";
 /// Addresses, IP versions, access to the server.
 pub const NETWORK: &str = "Network";
 /// The user-space stack in place of the kernel's.
-pub const STACK: &str = "Our stack";
+pub const STACK: &str = "User-space stack";
 /// Protocols of other tools that a server answers.
 pub const OTHER_TOOLS: &str = "Other tools";
 /// Permissions and limits of a server.

@@ -33,9 +33,9 @@ pub enum LabAction {
 Examples:
   linerate lab up --hops 2 --name two   client, two switches, server
   linerate lab up my-lab.toml")]
+    #[command(group(clap::ArgGroup::new("network").required(true).args(["file", "hops"])))]
     Up {
         /// Lab file
-        #[arg(required_unless_present = "hops", conflicts_with = "hops")]
         file: Option<PathBuf>,
         /// Build hosts `client` and `server` with N switches between them
         #[arg(long, value_name = "N", env = "LINERATE_HOPS")]

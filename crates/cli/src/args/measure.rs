@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::Args;
 use linerate_record::expect::Expectation;
-use linerate_record::plan::{CpuList, PerEnd, SchedPolicy, WaitMode};
+use linerate_record::plan::{CpuList, PerEnd, RunKind, SchedPolicy, WaitMode};
 use linerate_stats::units::ByteSize;
 
 use super::values::{client_protocol, duration, tos};
@@ -23,8 +23,7 @@ pub struct MeasureArgs {
     /// Port of the server [default: 5201; with --peer, that of its protocol]
     #[arg(short, long, env = "LINERATE_PORT")]
     pub port: Option<u16>,
-    /// Protocol of a server that is another tool: for throughput iperf3, iperf2, iperf2-legacy,
-    /// nuttcp, ttcp, discard, chargen; for latency sockperf, echo, iperf2; auto detects it
+    /// Protocol of a server that is another tool
     #[arg(long, value_name = "PROTOCOL", value_parser = client_protocol, env = "LINERATE_PEER")]
     pub peer: Option<String>,
     /// Use UDP instead of TCP
@@ -33,8 +32,7 @@ pub struct MeasureArgs {
     /// Time to measure (5, 500ms, 2m) [default: 10]
     #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Option<Duration>,
-    /// Bytes per call, datagram or message (64K = 65536); for latency also several sizes:
-    /// 64,1024,32K
+    /// Bytes per call, datagram or message (64K = 65536)
     #[arg(
         short,
         long,
@@ -101,20 +99,20 @@ pub struct MeasureArgs {
     #[arg(short = '6', long, help_heading = heading::NETWORK, env = "LINERATE_IPV6")]
     pub ipv6: bool,
     /// Wait mode: block, spin, poll, `select[:TIMEOUT]`, epoll, io-uring or `busy-poll[:TIME]`;
-    /// with our stack spin or interval:TIME; without /SERVER both ends use the same
+    /// with the user-space stack spin or interval:TIME; without /SERVER both ends use the same
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_WAIT")]
     pub wait: Option<PerEnd<WaitMode>>,
-    /// Processors of the threads: 0/1, or 0-3/4-7
+    /// CPUs of the threads: 0/1, or 0-3/4-7
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_CPU")]
     pub cpu: Option<PerEnd<CpuList>>,
     /// Scheduling class of the threads: nice:-20, fifo:80 or rr:99; the server needs
     /// `--grant sched`
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_SCHED")]
     pub sched: Option<PerEnd<SchedPolicy>>,
-    /// Keep processors out of idle states during the run; the server needs `--grant idle`
+    /// Keep CPUs out of idle states during the run; the server needs `--grant idle`
     #[arg(long, help_heading = heading::CPU, env = "LINERATE_HOLD_LATENCY")]
     pub hold_latency: bool,
-    /// Time every system call (with our stack: every call to it) at both ends, and count whether
+    /// Time every system call (with the user-space stack: every call to it) at both ends, and count whether
     /// data or buffer space was ready or the call had to wait
     #[arg(long, help_heading = heading::DIAGNOSIS, env = "LINERATE_CALLS")]
     pub calls: bool,
@@ -152,4 +150,12 @@ pub struct MeasureArgs {
     pub local_stack: LocalStackArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+}
+
+impl MeasureArgs {
+    /// Returns the title of the report: `UDP throughput, 10.77.0.2`.
+    pub fn report_title(&self, kind: RunKind) -> String {
+        let protocol = if self.udp { "UDP" } else { "TCP" };
+        format!("{protocol} {kind}, {}", self.host)
+    }
 }

@@ -40,8 +40,6 @@ Examples:
   linerate runs list --tag baseline --json
   linerate runs list --where 'goodput<9G' --where 'loss>0' --limit 100")]
     List {
-        #[command(flatten)]
-        selection: RecordSelection,
         /// Maximum number of records; 0 for all
         #[arg(
             long,
@@ -53,6 +51,8 @@ Examples:
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
+        #[command(flatten)]
+        selection: RecordSelection,
     },
     /// Print a record as its command printed it, with its tags and notes
     #[command(after_help = "\
@@ -75,14 +75,14 @@ Examples:
         /// Records: ids, or last
         #[arg(value_name = "ID", required_unless_present_any = ["kind", "host", "tag", "label", "since", "until", "like", "threshold"])]
         ids: Vec<String>,
-        #[command(flatten)]
-        selection: RecordSelection,
         /// Only list what would be removed
         #[arg(long, env = "LINERATE_DRY_RUN")]
         dry_run: bool,
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
+        #[command(flatten)]
+        selection: RecordSelection,
     },
     /// Add tags to a record, or remove them
     #[command(after_help = "\
@@ -136,14 +136,14 @@ Examples:
         /// Figure as in --expect: goodput, p50, p99, pps, loss, ...; or, quoted, a figure of an
         /// experiment point: KNOB=VALUE for each knob, and the figure's name
         figure: String,
-        #[command(flatten)]
-        selection: RecordSelection,
         /// End with exit code 3 if the latest level differs from the first, 1 if no run matches
         #[arg(long, env = "LINERATE_FAIL_ON_CHANGE")]
         fail_on_change: bool,
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
+        #[command(flatten)]
+        selection: RecordSelection,
     },
     /// Export records: complete as JSON, or one row each as CSV or Parquet
     #[command(after_help = "\
@@ -156,8 +156,6 @@ Examples:
         /// Records: ids, or last [default: all]
         #[arg(value_name = "ID")]
         ids: Vec<String>,
-        #[command(flatten)]
-        selection: RecordSelection,
         /// Format: json, csv or parquet
         #[arg(
             long,
@@ -169,6 +167,8 @@ Examples:
         /// File to write; - for standard output
         #[arg(short, long, value_name = "FILE", env = "LINERATE_OUTPUT")]
         output: PathBuf,
+        #[command(flatten)]
+        selection: RecordSelection,
     },
     /// Import records of other machines: files of --json, -o or export, or directories of them
     #[command(after_help = "\

@@ -50,7 +50,7 @@ pub struct ServerArgs {
     /// (LINERATE_SECRET). It encrypts the control connection; payload is not encrypted
     #[arg(long, value_name = "FILE|env", help_heading = heading::NETWORK, env = "LINERATE_KEY")]
     pub key: Option<key_source::KeySource>,
-    /// Permissions of remote clients for their runs: idle (keep processors out of idle states),
+    /// Permissions of remote clients for their runs: idle (keep CPUs out of idle states),
     /// sched (scheduling class), load (generate CPU load), buffers (socket buffers beyond the
     /// system's limit), trace (trace the scheduler of the whole machine for --stages and --trace),
     /// multicast (join a group), socket (privileged socket options: -C with a reserved congestion

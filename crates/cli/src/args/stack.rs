@@ -16,7 +16,7 @@ use linerate_stack::{InterfaceAddress, PROFILES};
 use super::values::duration;
 use super::{OutputArgs, ScreenArgs, heading};
 
-/// Port, addresses and configuration of our stack.
+/// Port, addresses and configuration of the user-space stack.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = heading::STACK)]
 pub struct StackArgs {
@@ -60,7 +60,7 @@ pub struct StackArgs {
     pub config: Option<PathBuf>,
 }
 
-/// Options of our stack at the client of a run.
+/// Options of the user-space stack at the client of a run.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = heading::STACK)]
 pub struct LocalStackArgs {
@@ -81,8 +81,6 @@ fn network(text: &str) -> Result<InterfaceAddress, String> {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = after_help())]
 pub struct StackHostArgs {
-    #[command(flatten)]
-    pub stack: StackArgs,
     /// Services in addition to ping: echo, discard, chargen, sockperf, iperf2, linerate, each with
     /// :PORT for another port
     #[arg(
@@ -93,6 +91,12 @@ pub struct StackHostArgs {
         env = "LINERATE_SERVE"
     )]
     pub serve: Vec<ServiceSpec>,
+    /// Time to run [default: until Ctrl-C]
+    #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
+    pub time: Option<Duration>,
+    /// Time between lines with counters; 0 prints none
+    #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = duration, env = "LINERATE_INTERVAL")]
+    pub interval: Duration,
     /// Write two timestamps into each UDP response of echo and sockperf: request received from the
     /// driver, response passed to it (16,width=4,order=le,hz=25M) [default: width=8,order=be,hz=1G]
     #[arg(
@@ -101,6 +105,8 @@ pub struct StackHostArgs {
         env = "LINERATE_STAMP_PAYLOAD"
     )]
     pub stamp_payload: Option<DeviceTimestamps>,
+    #[command(flatten)]
+    pub stack: StackArgs,
     /// Send UDP flows to these addresses although they are not validated (iperf2 -u -R, -d); an
     /// address with a connection within the last minute does not need this
     #[arg(
@@ -111,12 +117,6 @@ pub struct StackHostArgs {
         env = "LINERATE_ALLOW"
     )]
     pub allow: Vec<AddressRange>,
-    /// Time to run [default: until Ctrl-C]
-    #[arg(short, long, value_name = "TIME", value_parser = duration, env = "LINERATE_TIME")]
-    pub time: Option<Duration>,
-    /// Time between lines with counters; 0 prints none
-    #[arg(short, long, value_name = "TIME", default_value = "0", value_parser = duration, env = "LINERATE_INTERVAL")]
-    pub interval: Duration,
     /// Label of the record, for `linerate runs`
     #[arg(long, value_name = "TEXT", help_heading = heading::OUTPUT, env = "LINERATE_LABEL")]
     pub label: Option<String>,

@@ -37,6 +37,9 @@ pub struct SweepArgs {
     /// Continue an interrupted sweep: its id, or its journal file
     #[arg(long, value_name = "ID|FILE", conflicts_with_all = ["over", "figure", "repeats", "seed", "command"], env = "LINERATE_RESUME")]
     pub resume: Option<String>,
+    /// Measuring command: `throughput HOST ...`, `latency HOST ...`
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<String>,
     #[command(flatten)]
     pub many: SeriesArgs,
     #[command(flatten)]
@@ -45,7 +48,4 @@ pub struct SweepArgs {
     pub screen: ScreenArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Measuring command: `throughput HOST ...`, `latency HOST ...`
-    #[arg(last = true, value_name = "COMMAND")]
-    pub command: Vec<String>,
 }

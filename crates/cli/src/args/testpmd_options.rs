@@ -131,7 +131,7 @@ const OPTION_HINTS: &[(&str, &str)] = &[
     (
         "--numa",
         "all ports share one memory, placed by first touch: `numactl --cpunodebind=0 --membind=0 linerate forward …` \
-         selects a node, --corelist its processors",
+         selects a node, --corelist its CPUs",
     ),
     (
         "--no-numa",
@@ -179,7 +179,7 @@ const OPTION_HINTS: &[(&str, &str)] = &[
     ),
     (
         "--lcores",
-        "--corelist 0,1 sets the processors of the threads, --cores 2 their number",
+        "--corelist 0,1 sets the CPUs of the threads, --cores 2 their number",
     ),
     (
         "--no-huge",

@@ -19,13 +19,13 @@ pub enum OffloadOption {
     Gso,
     /// UDP: join datagrams for one receive call (UDP_GRO)
     Gro,
-    /// Send without a copy: MSG_ZEROCOPY, or from the buffers of our stack
+    /// Send without a copy: MSG_ZEROCOPY, or from the buffers of the user-space stack
     Zerocopy,
     /// TCP: send from a file in memory
     Sendfile,
     /// TCP: send pages through a pipe
     Splice,
-    /// TCP: discard received bytes (MSG_TRUNC), or read them in the buffers of our stack
+    /// TCP: discard received bytes (MSG_TRUNC), or read them in the buffers of the user-space stack
     Trunc,
     /// One datagram per call, every byte copied
     None,
@@ -53,18 +53,18 @@ Examples (start `linerate server` in another terminal first):
   linerate throughput 127.0.0.1 --expect 'goodput>1G'   exit code 3 if it is less
 
 Servers of other tools:
-  linerate throughput 127.0.0.1 --peer iperf3 --bidir   against `iperf3 -s`
-  linerate throughput 127.0.0.1 --peer iperf2 -u -b 10M against `iperf -s -u`
-  linerate throughput 192.0.2.9 --peer discard -u --far-report 'sleep 2; tail -1 log'    a board's count")]
+  linerate throughput 127.0.0.1 --peer iperf3 --bidir    against `iperf3 -s`
+  linerate throughput 127.0.0.1 --peer iperf2 -u -b 10M  against `iperf -s -u`
+  linerate throughput 192.0.2.9 --peer discard -u --far-report 'tail -1 log'")]
 pub struct ThroughputArgs {
-    #[command(flatten)]
-    pub measure: MeasureArgs,
     /// Receive instead of send
     #[arg(short = 'R', long, conflicts_with = "bidir", env = "LINERATE_REVERSE")]
     pub reverse: bool,
     /// Send and receive at the same time
     #[arg(long, env = "LINERATE_BIDIR")]
     pub bidir: bool,
+    #[command(flatten)]
+    pub measure: MeasureArgs,
     /// Payload rate of each flow (10M = 10^7 bit/s), optionally in bursts of datagrams or bytes
     /// (10M/16, 10M/64K); max or max:LOSS searches for the highest UDP rate with at most that loss
     /// [default: unlimited]
@@ -122,7 +122,7 @@ pub struct ThroughputArgs {
     )]
     pub batch: Option<u32>,
     /// Number of threads for the flows of a direction [default: one a flow; for many flows one a
-    /// processor]. Without /SERVER both ends use the same
+    /// CPU]. Without /SERVER both ends use the same
     #[arg(long, value_name = "CLIENT[/SERVER]", help_heading = heading::CPU, env = "LINERATE_THREADS")]
     pub threads: Option<PerEnd<u32>>,
     /// Pause spinning real-time threads for 0.8 ms in every 10 ms, before the kernel throttles them

@@ -22,7 +22,7 @@ Examples:
   linerate ttcp -t -u 127.0.0.1         send 2048 UDP datagrams instead
   linerate ttcp -r --calls              time of select and recvfrom, with data and without
   linerate ttcp -t 127.0.0.1 --trace calls.json --trace-on 'call>1ms'
-  linerate ttcp -t 10.0.0.1 --dev tap:t0 --ip 10.0.0.2/24      over our stack
+  linerate ttcp -t 10.0.0.1 --dev tap:t0 --ip 10.0.0.2/24      over the user-space stack
 
 Payload is generated and discarded (-s of classic ttcp, always on).")]
 #[command(group(clap::ArgGroup::new("role").required(true).args(["transmit", "receive"])))]
@@ -64,7 +64,7 @@ pub struct TtcpArgs {
     /// [default: block to send, select to receive]
     #[arg(long, value_name = "MODE", help_heading = heading::CPU, env = "LINERATE_WAIT")]
     pub wait: Option<WaitMode>,
-    /// Time every system call (with our stack: every call to it), and count whether data or buffer
+    /// Time every system call (with the user-space stack: every call to it), and count whether data or buffer
     /// space was ready or the call had to wait
     #[arg(long, help_heading = heading::DIAGNOSIS, env = "LINERATE_CALLS")]
     pub calls: bool,

@@ -1,5 +1,6 @@
 //! `linerate tune`.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -55,13 +56,21 @@ fn memory_limit(text: &str) -> Result<MemoryLimit, String> {
     })
 }
 
+fn knob_name(text: &str) -> Result<String, Infallible> {
+    Ok(linerate_tune::knob::present_name(text))
+}
+
 /// `linerate tune`.
 #[derive(Debug, Args)]
 #[command(after_help = after_help())]
+#[command(group(clap::ArgGroup::new("subject").required(true).multiple(true).args(["host", "experiment", "restore"])))]
 pub struct TuneArgs {
     /// Server to measure to: a host where `linerate server` runs
-    #[arg(required_unless_present_any = ["restore", "experiment"], env = "LINERATE_HOST")]
+    #[arg(env = "LINERATE_HOST")]
     pub host: Option<String>,
+    /// Options for every run
+    #[arg(last = true, value_name = "OPTIONS")]
+    pub options: Vec<String>,
     /// Search the knobs of an experiment (`linerate run`); with HOST, measure to that host
     #[arg(long, value_name = "FILE|NAME", conflicts_with_all = ["port", "udp", "time", "try_host", "try_far"], env = "LINERATE_EXPERIMENT")]
     pub experiment: Option<String>,
@@ -73,20 +82,6 @@ pub struct TuneArgs {
         env = "LINERATE_GOAL"
     )]
     pub goal: TuneGoal,
-    /// Maximum memory of the socket buffers of both ends together: memory=64K
-    #[arg(long, value_name = "LIMIT", value_parser = memory_limit, help_heading = heading::KNOBS, env = "LINERATE_UNDER")]
-    pub under: Option<MemoryLimit>,
-    /// Try only these knobs: names of the list below, or of --knob-file
-    #[arg(
-        long = "knobs",
-        value_name = "LIST",
-        value_delimiter = ',',
-        help_heading = heading::KNOBS,
-        env = "LINERATE_KNOBS"
-    )]
-    pub only: Vec<String>,
-    #[command(flatten)]
-    pub knobs: KnobArgs,
     /// Port of the server [default: 5201]
     #[arg(short, long, env = "LINERATE_PORT")]
     pub port: Option<u16>,
@@ -96,27 +91,39 @@ pub struct TuneArgs {
     /// Time of each run
     #[arg(short, long, value_name = "TIME", default_value = "500ms", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Duration,
+    /// Keep the best settings of hosts instead of restoring the old ones
+    #[arg(long, env = "LINERATE_KEEP")]
+    pub keep: bool,
+    /// Restore the settings that a killed `tune` left changed, and exit
+    #[arg(long, conflicts_with_all = ["only", "knob_file", "under", "keep", "try_host", "try_far"], env = "LINERATE_RESTORE")]
+    pub restore: bool,
+    /// Maximum memory of the socket buffers of both ends together: memory=64K
+    #[arg(long, value_name = "LIMIT", value_parser = memory_limit, help_heading = heading::KNOBS, env = "LINERATE_UNDER")]
+    pub under: Option<MemoryLimit>,
+    /// Try only these knobs: names of the list below, or of --knob-file
+    #[arg(
+        long = "knobs",
+        value_name = "LIST",
+        value_parser = knob_name,
+        value_delimiter = ',',
+        help_heading = heading::KNOBS,
+        env = "LINERATE_KNOBS"
+    )]
+    pub only: Vec<String>,
+    #[command(flatten)]
+    pub knobs: KnobArgs,
     /// Maximum number of runs of the search. Its result is then verified in pairs of two runs: each
-    /// change alone, and all changes against the start, with at most --max-pairs (30) each
+    /// change alone, and all changes against the baseline, with at most --max-pairs (30) each
     #[arg(long, value_name = "N", default_value_t = 100, help_heading = heading::SEARCH, env = "LINERATE_RUNS")]
     pub runs: usize,
     #[command(flatten)]
     pub pairs_until: PairArgs,
     #[command(flatten)]
     pub many: SeriesArgs,
-    /// Keep the best settings of hosts instead of restoring the old ones
-    #[arg(long, help_heading = heading::KNOBS, env = "LINERATE_KEEP")]
-    pub keep: bool,
-    /// Restore the settings that a killed `tune` left changed, and exit
-    #[arg(long, conflicts_with_all = ["only", "knob_file", "under", "keep", "try_host", "try_far"], env = "LINERATE_RESTORE")]
-    pub restore: bool,
     #[command(flatten)]
     pub screen: ScreenArgs,
     #[command(flatten)]
     pub output: OutputArgs,
-    /// Options for every run
-    #[arg(last = true, value_name = "OPTIONS")]
-    pub options: Vec<String>,
 }
 
 const AFTER_HELP: &str = "\
@@ -128,7 +135,7 @@ Examples (start `linerate server` in another terminal first):
   linerate tune HOST --goal goodput --try-host          also settings of this host
   linerate tune HOST --try-host --try-interface eth1    also settings of this interface
   linerate tune HOST --try-far                          also of the server's host (--grant tune)
-  linerate tune 10.0.0.2 -- --dev packet:eth0 --ip 10.0.0.3/24   sizes of our stack
+  linerate tune 10.0.0.2 -- --dev packet:eth0 --ip 10.0.0.3/24   sizes of the user-space stack
   linerate tune --experiment mine.toml --goal p50       knobs of an experiment
   linerate tune --restore                               restore all settings after kill -9
 
@@ -138,21 +145,10 @@ values are written to a journal first and restored at the end, however the comma
 are restored by their `restore` command, or by the command with their first value.
 A change is kept only if the result is worse without it by more than noise.
 
-Knobs:
-";
+Knobs: ";
 
 /// Returns the notes of the help: examples, and the list of knobs.
 fn after_help() -> String {
-    let mut text = AFTER_HELP.to_owned();
-    let mut line = String::new();
-    for name in linerate_tune::knob::knob_names() {
-        if line.len() + name.len() > 90 {
-            text.push_str(&format!("  {line},\n"));
-            line.clear();
-        }
-        let comma = if line.is_empty() { "" } else { ", " };
-        line.push_str(&format!("{comma}{name}"));
-    }
-    text.push_str(&format!("  {line}"));
-    text
+    let names = linerate_tune::knob::knob_names().join(", ");
+    format!("{AFTER_HELP}{names}.")
 }

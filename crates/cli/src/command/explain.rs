@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use linerate_explain::causes_page::cause_section;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit_codes;
 use linerate_record::finding::Finding;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use crate::args::ExplainArgs;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
+use crate::standard_streams::print_stdout;
 
 /// Maximum bytes of a document: a set of a thousand runs with their histograms.
 const MAX_DOCUMENT_BYTES: u64 = 1 << 30;
@@ -31,6 +33,11 @@ pub fn run(args: &ExplainArgs) -> u8 {
 
 fn explain_document(args: &ExplainArgs, output: &CommandOutput) -> Result<u8, CommandFailure> {
     output.check_files()?;
+    let section = args.record.parse().ok().and_then(cause_section);
+    if let Some(section) = section.filter(|_| !Path::new(&args.record).exists()) {
+        print_stdout(&section);
+        return Ok(exit_codes::OK);
+    }
     let title = format!("linerate explain {}", args.record);
     let has_cause = match read_document(&args.record)? {
         Document::Run(mut record) => {

@@ -130,7 +130,7 @@ fn costs_by_size(runs: &[Record]) -> SetResult {
 /// Rounds of a comparison of wait modes.
 const ROUNDS: u32 = 5;
 const BLOCKING: &str = "blocking";
-const BLOCKING_AWAKE: &str = "blocking, cores held";
+const BLOCKING_AWAKE: &str = "blocking, no idle states";
 const SPINNING: &str = "spinning";
 
 fn by_waiting(runner: &mut SeriesRunner<'_>, client: &Client) -> Result<(), SeriesEnd> {

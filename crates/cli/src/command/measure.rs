@@ -6,6 +6,7 @@ use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit_codes;
 use linerate_record::expect::ExpectationResult;
 use linerate_record::ids::CaveatId;
+use linerate_record::plan::RunKind;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_stats::units::format_count;
@@ -25,9 +26,10 @@ pub fn run_measurement(
     measurement: Result<MeasurementPlan, CommandFailure>,
     args: &MeasureArgs,
 ) -> u8 {
+    let kind = (measurement.as_ref()).map_or(RunKind::Throughput, |found| found.client.plan.kind);
     let mut output = CommandOutput::new(&args.output)
         .with_label(args.label.as_deref())
-        .with_report(args.html.as_deref(), &format!("linerate to {}", args.host));
+        .with_report(args.html.as_deref(), &args.report_title(kind));
     let result = measurement.and_then(|measurement| measure(&measurement, args, &mut output));
     let code = result.unwrap_or_else(|failure| {
         output.report_failure(&failure);

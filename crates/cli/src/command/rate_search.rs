@@ -7,7 +7,7 @@ use linerate_record::event::{Event, EventKind};
 use linerate_record::exit_codes;
 use linerate_record::ids::{CaveatId, SearchEnd};
 use linerate_record::pace::PaceBurst;
-use linerate_record::plan::Plan;
+use linerate_record::plan::{Plan, RunKind};
 use linerate_record::record::{Caveat, Record, Summary, new_id};
 use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet, SET_SCHEMA, SetResult};
 use linerate_session::rate_search::{MaxRateSearch, RateSearchStep, RateTrial, RateTrialResult};
@@ -39,7 +39,7 @@ pub fn run(args: &ThroughputArgs) -> u8 {
         .with_label(args.measure.label.as_deref())
         .with_report(
             args.measure.html.as_deref(),
-            &format!("linerate to {}", args.measure.host),
+            &args.measure.report_title(RunKind::Throughput),
         );
     let result = plan::plan_search(args).and_then(|search| run_search(&search, args, &mut output));
     let code = result.unwrap_or_else(|failure| {

@@ -10,6 +10,7 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_interop::run_client;
 use linerate_record::event::{Event, EventKind};
 use linerate_record::exit_codes;
+use linerate_record::plan::RunKind;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_session::client::Client;
@@ -185,7 +186,7 @@ pub fn run_series(
 ) -> u8 {
     let mut output = CommandOutput::new(&args.output)
         .with_label(args.label.as_deref())
-        .with_report(args.html.as_deref(), &format!("linerate to {}", args.host));
+        .with_report(args.html.as_deref(), &args.report_title(RunKind::Latency));
     let result = measure_series(kind, args, &mut output, body, conclude);
     let code = result.unwrap_or_else(|failure| {
         output.report_failure(&failure);
@@ -257,7 +258,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use clap::Parser;
-    use linerate_record::plan::{Plan, RunKind, TransportProtocol};
+    use linerate_record::plan::{Plan, TransportProtocol};
     use linerate_server::options::ServerOptions;
     use linerate_server::server::Server;
     use linerate_session::dial::AddressFamily;

@@ -13,6 +13,7 @@ use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_record::sweep::{Sweep, SweepPoint, buffer_bytes};
 use linerate_stats::statistics::{estimate, median};
+use linerate_stats::units::count_of;
 use linerate_tune::TuneError;
 use linerate_tune::journal::{Journal, state_dir};
 use linerate_tune::knob::Knob;
@@ -92,11 +93,11 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
     unrestored_settings::warn(output);
     let mut applier = KnobApplier::new(request.axes.clone(), &available, &request.command, &stop)?;
     output.report_progress(&format!(
-        "sweep {}: {} points x {} repeats = {} runs in random order, seed {}; to resume after a crash: linerate sweep --resume {}",
+        "sweep {}: {} x {} = {} in random order, seed {}; to resume after a crash: linerate sweep --resume {}",
         request.id,
-        points.len(),
-        request.repeats,
-        order.len(),
+        count_of(points.len() as u64, "point"),
+        count_of(request.repeats.into(), "repeat"),
+        count_of(order.len() as u64, "run"),
         request.seed,
         request.id
     ));

@@ -105,7 +105,7 @@ impl LiveRun {
                 (RateUnit::Frames, format!("frames over {host}"))
             }
             RunKind::Generate => (RateUnit::Frames, format!("capacity of {host}")),
-            RunKind::Stack => (RateUnit::Frames, format!("our stack on {host}")),
+            RunKind::Stack => (RateUnit::Frames, format!("user-space stack on {host}")),
             RunKind::Throughput => (
                 RateUnit::Bits,
                 format!("{} {} with {host}:{}", plan.protocol, plan.kind, plan.port),
@@ -221,7 +221,7 @@ impl LiveRun {
             let share = shares.runnable_ns / shares.total_ns.max(1.0);
             if share >= MIN_RUNNABLE_FRACTION {
                 caveats.push(format!(
-                    "{} of the time the {end}'s threads waited for a processor",
+                    "the {end}'s threads waited for a CPU for {} of the time",
                     format_share(share)
                 ));
             }

@@ -200,7 +200,7 @@ impl ScreenState {
                 "{} {:?} {:?}",
                 finding.cause, finding.end, finding.direction
             );
-            self.set_note(rank, &id, &finding.summary, 1);
+            self.set_note(rank, &id, &text::describe_finding(finding, false), 1);
         }
         for caveat in &record.validity {
             self.set_note(NoteRank::Caveat, caveat.id.as_str(), &caveat.reason, 1);
@@ -361,7 +361,7 @@ mod tests {
             state.current.findings(),
             [
                 "25 datagrams are lost (25.0 %)",
-                "43.7 % of the time the receiver's threads waited for a processor"
+                "the receiver's threads waited for a CPU for 43.7 % of the time"
             ]
         );
         interval.lost = Some(0);
@@ -475,9 +475,9 @@ mod tests {
         assert_eq!(
             state.current.findings(),
             [
-                "it is slow (2 of 2 runs)",
+                "slow (server, 50.0 %): it is slow (2 of 2 runs)",
                 "2 are few (2 of 2 runs)",
-                "it is held (2 of 2 runs)"
+                "held (client, 10.0 %): it is held (2 of 2 runs)"
             ]
         );
     }

@@ -40,8 +40,8 @@ pub fn plan_search(args: &ThroughputArgs) -> Result<SearchPlan, CommandFailure> 
     }
     if !args.measure.udp {
         return reject(
-            "-b max without -u",
-            "TCP finds its rate itself",
+            "-b max",
+            "needs -u: TCP has no fixed rate to search for",
             "add -u, or leave -b out",
         );
     }

@@ -313,7 +313,11 @@ mod tests {
             panic!("another command");
         };
         let measurement = crate::plan::plan_throughput(&args).map_err(|failure| failure.problem)?;
-        let stack = measurement.client.plan.client_stack.expect("our stack");
+        let stack = measurement
+            .client
+            .plan
+            .client_stack
+            .expect("the user-space stack");
         Ok(open_stack::read_config(&stack).unwrap())
     }
 

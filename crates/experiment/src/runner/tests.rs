@@ -110,10 +110,7 @@ fn missing_requirements_are_reported_with_a_next_step_and_exit_code() {
     let four = [("place", "processes"), ("threads", "2"), ("tx_first", "1")];
     let out = exclusion_of("pmd-threads", &four, 2, false).unwrap();
     assert_eq!(out.exit_code, exit_codes::MISSING);
-    assert!(
-        out.reason
-            .contains("needs 4 processors, this machine has 2")
-    );
+    assert!(out.reason.contains("needs 4 CPUs, this machine has 2"));
     // A point that is never measured does not depend on the machine.
     let excluded = [
         ("workload", "udp-send-fragments"),

@@ -70,7 +70,7 @@ impl Rule for AsymmetricPath {
                     "round trips with stages",
                     [
                         format!(
-                            "`path-there` and `path-back` differ by {}, and by {CLOCK_ERRORS} times \
+                            "`path-to-server` and `path-to-client` differ by {}, and by {CLOCK_ERRORS} times \
                              the error of the clocks",
                             duration(MIN_DIFFERENCE_NS as f64)
                         ),
@@ -92,8 +92,8 @@ impl Rule for AsymmetricPath {
                 ("goodput_bps", "bit/s"),
                 ("tcpi_rtt", "ns"),
                 ("tcpi_min_rtt", "ns"),
-                ("path-there", "ns"),
-                ("path-back", "ns"),
+                ("path-to-server", "ns"),
+                ("path-to-client", "ns"),
                 ("clock error", "ns"),
             ],
             cost: vec![
@@ -271,7 +271,7 @@ impl AsymmetricPath {
 
     fn evaluate_stages(&self, run: &RunView<'_>) -> Option<Finding> {
         let of = |name: &str| run.record.stages.iter().find(|stage| stage.stage == name);
-        let (there, back) = (of("path-there")?, of("path-back")?);
+        let (there, back) = (of("path-to-server")?, of("path-to-client")?);
         let error = there
             .clock_error_ns
             .unwrap_or(0)
@@ -294,8 +294,8 @@ impl AsymmetricPath {
                 format_nanos(there.p50_ns as f64),
                 format_nanos(back.p50_ns as f64)
             ))
-            .evidence("path-there", there.p50_ns, "ns", "stages")
-            .evidence("path-back", back.p50_ns, "ns", "stages")
+            .evidence("path-to-server", there.p50_ns, "ns", "stages")
+            .evidence("path-to-client", back.p50_ns, "ns", "stages")
             .evidence("clock error", error, "ns", "stages")
             .remedy("check routes and queues of the slower direction")
             .command(run.throughput_command("--bidir"))

@@ -30,7 +30,7 @@ impl Rule for CpuFrequency {
 
     fn reference(&self) -> CauseReference {
         CauseReference {
-            meaning: "The processor runs below the frequency that it could have.",
+            meaning: "The CPU runs below the frequency that it could have.",
             shown_when: vec![detection(
                 "every run",
                 [
@@ -40,7 +40,7 @@ impl Rule for CpuFrequency {
                         percent(MIN_RELEVANT_SHARE),
                         percent(MAX_PERFORMANCE_SHARE)
                     ),
-                    "it is read at the end of the run, of the usable processor that is nearest to \
+                    "it is read at the end of the run, of the usable CPU that is nearest to \
                      its maximum"
                         .into(),
                     "streams: the end is saturated".into(),
@@ -69,8 +69,8 @@ impl Rule for CpuFrequency {
                 "With that governor, check for heat, a power limit or battery operation.".into(),
             ],
             wrong_when: vec![
-                "only a single core may have the maximum frequency".into(),
-                "all processors slowed down when the run was over".into(),
+                "only a single CPU may have the maximum frequency".into(),
+                "all CPUs slowed down when the run was over".into(),
             ],
             ..CauseReference::cause()
         }
@@ -122,7 +122,7 @@ impl CpuFrequency {
         FindingBuilder::cause(self.id(), role)
             .cost(share)
             .summary(format!(
-                "a processor of the {} ran at {:.2} GHz of {:.2} GHz ({governor})",
+                "a CPU of the {} ran at {:.2} GHz of {:.2} GHz ({governor})",
                 role.as_str(),
                 now / 1e9,
                 most / 1e9
@@ -163,7 +163,7 @@ impl CpuFrequency {
             .gain(
                 Some(1.0 / (1.0 - share).max(0.1)),
                 format!(
-                    "maximum over current frequency, for the processor's share ({})",
+                    "maximum over current frequency, for the CPU's share ({})",
                     format_share(share)
                 ),
             )

@@ -198,7 +198,7 @@ impl Rule for DelayedAck {
                     "TCP round trips",
                     [
                         format!(
-                            "the median is {} to {}, or {} to {}. For requests that our stack \
+                            "the median is {} to {}, or {} to {}. For requests that the user-space stack \
                              splits it is {} or more, up to {} for each part and {}",
                             duration(LINUX_RESPONSE_NS.start),
                             duration(LINUX_RESPONSE_NS.end),
@@ -224,12 +224,12 @@ impl Rule for DelayedAck {
                     percent(MAX_RETRANSMIT_SHARE)
                 ),
                 format!(
-                    "our stack retransmits more than {MAX_NETSTACK_RETRANSMITS} segments, and more \
+                    "the user-space stack retransmits more than {MAX_NETSTACK_RETRANSMITS} segments, and more \
                      than {}",
                     percent(1.0 / NETSTACK_RETRANSMIT_PART as f64)
                 ),
                 format!(
-                    "an end waits for a core for more than {} of the time",
+                    "an end waits for a CPU for more than {} of the time",
                     percent(MAX_CORE_WAIT_SHARE)
                 ),
             ],
@@ -251,7 +251,8 @@ impl Rule for DelayedAck {
             ],
             remedy: vec![
                 "Permit two full segments in the send buffer and in the window.".into(),
-                "Give our stack a send buffer for a full request (`tcp.send_buffer`).".into(),
+                "Give the user-space stack a send buffer for a full request (`tcp.send_buffer`)."
+                    .into(),
                 "Let the responding program write each response at once.".into(),
                 "Let the receiver acknowledge at once (`TCP_QUICKACK`, `quickack 1` in its route)."
                     .into(),
@@ -465,7 +466,7 @@ impl DelayedAck {
                 .evidence("tcp.send_buffer", buffer_bytes, "B", "client stack")
                 .evidence("payload_bytes", run.plan.payload_bytes, "B", "plan")
                 .remedy(
-                    "enlarge our stack's send buffer to a full request: each part waits until the \
+                    "enlarge the user-space stack's send buffer to a full request: each part waits until the \
                      one before is acknowledged",
                 )
                 .command(run.rerun_with_key(

@@ -106,9 +106,9 @@ impl Rule for GsoSize {
             not_when: vec![
                 "a rate was requested".into(),
                 "the path is full".into(),
-                "our stack receives".into(),
+                "the user-space stack receives".into(),
                 format!(
-                    "packets have about {} on hardware, or both ends share a processor",
+                    "packets have about {} on hardware, or both ends share a CPU",
                     size(DEFAULT_GSO_BYTES.into())
                 ),
                 "the driver accepts no larger ones (`tso_max_size`)".into(),

@@ -59,10 +59,10 @@ impl Rule for IdleWakeup {
             not_when: vec![
                 "an end spins, or is another tool: its wake-ups do not count".into(),
                 format!(
-                    "the processors of an end are never idle ({} idle time at most)",
+                    "the CPUs of an end are never idle ({} idle time at most)",
                     percent(MIN_IDLE_CPU_SHARE)
                 ),
-                "both ends run on one processor, which switches between them".into(),
+                "both ends run on one CPU, which switches between them".into(),
                 "streams: an end is saturated, the path is full, a rate was requested, or \
                  `--hold-latency` is on"
                     .into(),
@@ -92,7 +92,7 @@ impl Rule for IdleWakeup {
                     .into(),
             ],
             remedy: vec![
-                "Keep the cores out of idle states (`--hold-latency`).".into(),
+                "Keep the CPUs out of idle states (`--hold-latency`).".into(),
                 "With that set, let both ends spin (`--wait spin`).".into(),
             ],
             wrong_when: vec![
@@ -243,10 +243,8 @@ impl IdleWakeup {
                 "/sys/devices/system/cpu/cpu0/cpuidle",
             )
             .remedy(match no_halt {
-                false => "keep the cores out of idle states during the run, or let both ends spin",
-                true => {
-                    "the cores are kept awake, and wake-ups still cost time: let both ends spin"
-                }
+                false => "keep the CPUs out of idle states during the run, or let both ends spin",
+                true => "the CPUs are kept awake, and wake-ups still cost time: let both ends spin",
             })
             .command(match no_halt {
                 false => run.rerun_command("--hold-latency"),
@@ -300,7 +298,7 @@ impl IdleWakeup {
             .direction(direction.direction)
             .cost(share)
             .summary(format!(
-                "the {}'s threads slept {:.0} times per second, and each time the core entered an \
+                "the {}'s threads slept {:.0} times per second, and each time the CPU entered an \
                  idle state: waking up took {} of the time",
                 role.as_str(),
                 a_second,
@@ -316,7 +314,7 @@ impl IdleWakeup {
                 "wake_up_ns",
                 each * 2.0,
                 "ns",
-                "two threads waking each other, less their time on cores without idle states",
+                "two threads waking each other, less their time on CPUs without idle states",
             )
             .evidence(
                 "idle time",
@@ -336,7 +334,7 @@ impl IdleWakeup {
                 "ns",
                 "/sys/devices/system/cpu/cpu0/cpuidle",
             )
-            .remedy("keep the cores out of idle states, or let the receiver spin")
+            .remedy("keep the CPUs out of idle states, or let the receiver spin")
             .command(run.rerun_command("--hold-latency"))
             .gain(
                 Some(1.0 / (1.0 - share).max(0.1)),

@@ -74,7 +74,7 @@ impl Rule for MtuBlackHole {
                     ],
                 ),
                 detection(
-                    "TCP to our stack on a `packet:` or `xdp:` port",
+                    "TCP to the user-space stack on a `packet:` or `xdp:` port",
                     [
                         "the sender's veth leaves segmentation to its peer (TSO or GSO on): the \
                          port accepts no frame above its MTU"
@@ -86,7 +86,7 @@ impl Rule for MtuBlackHole {
                     ],
                 ),
                 detection(
-                    "TCP, our stack sends",
+                    "TCP, the user-space stack sends",
                     [
                         format!(
                             "it sent shorter segments after {FAILED_TIMEOUTS} timeouts of a full \
@@ -144,11 +144,11 @@ impl Rule for MtuBlackHole {
             cost: vec![
                 "All of it.".into(),
                 format!(
-                    "Unsegmented packets to a port of our stack: {}.",
+                    "Unsegmented packets to a port of the user-space stack: {}.",
                     percent(MAX_PARTIAL_COST)
                 ),
                 format!(
-                    "If our stack sends, the time of the timeouts: {RTO_BACKOFF_SUM} times \
+                    "If the user-space stack sends, the time of the timeouts: {RTO_BACKOFF_SUM} times \
                      `tcp.min_rto` for each guess."
                 ),
             ],
@@ -162,8 +162,9 @@ impl Rule for MtuBlackHole {
             remedy: vec![
                 "Set the same MTU on all links of a segment, and let ICMP pass.".into(),
                 "Enable MTU probing (`net.ipv4.tcp_mtu_probing=1`).".into(),
-                "Set an `mtu` of our stack that the path carries.".into(),
-                "Before our stack: `ethtool -K IF tso off gso off` at the sender.".into(),
+                "Set an `mtu` of the user-space stack that the path carries.".into(),
+                "Before the user-space stack: `ethtool -K IF tso off gso off` at the sender."
+                    .into(),
                 "Confirm it with `-l 1200` or `-M 1100`.".into(),
             ],
             wrong_when: vec!["a filter drops by port and not by size".into()],
@@ -323,7 +324,7 @@ impl MtuBlackHole {
             ))
             .gain(
                 super::headroom(direction).map(|most| most.min(100.0)),
-                "rate with small segments over the current rate: 100 on veth",
+                "earlier tests, not this run: small segments had 100 times the rate on veth",
             )
             .build()
     }
@@ -365,7 +366,7 @@ impl MtuBlackHole {
             .direction(direction.direction)
             .cost(share.min(MAX_PARTIAL_COST))
             .summary(format!(
-                "full segments were retransmitted without success until our stack sent shorter \
+                "full segments were retransmitted without success until the user-space stack sent shorter \
                  ones ({}): a link on the path has a smaller MTU and sends no ICMP message",
                 match guesses {
                     1 => "once".to_owned(),
@@ -389,7 +390,7 @@ impl MtuBlackHole {
             .evidence_if("mtu", stack.configuration.get("mtu").cloned(), "B", &*read)
             .remedy(
                 "set the same MTU on all links of a segment, or let ICMP \"too big\" pass; until \
-                 then limit our stack's MTU",
+                 then limit the user-space stack's MTU",
             )
             .command(run.rerun_with_key(direction.sender, "mtu", mtu))
             .gain(
@@ -507,7 +508,7 @@ impl MtuBlackHole {
             .remedy(match in_fragments {
                 true => {
                     "send messages that fit into one packet, or enable reassembly at the server \
-                     (for our stack: --set ip.reassembly=on and ip.fragmentation=on)"
+                     (for the user-space stack: --set ip.reassembly=on and ip.fragmentation=on)"
                 }
                 false => {
                     "find the largest message that arrives; set the same MTU on all links of a \

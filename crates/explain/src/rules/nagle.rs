@@ -62,7 +62,7 @@ impl Rule for Nagle {
                 "Typical of embedded stacks, whose send buffer is smaller than a segment.".into(),
             ],
             remedy: vec![
-                "Use `-N` (TCP_NODELAY), or `tcp.nagle=off` of our stack.".into(),
+                "Use `-N` (TCP_NODELAY), or `tcp.nagle=off` of the user-space stack.".into(),
                 "Write more per call, with a buffer of several segments.".into(),
             ],
             wrong_when: vec![

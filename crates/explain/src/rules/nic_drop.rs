@@ -45,7 +45,7 @@ impl Rule for NicDrop {
                 ],
             )],
             not_when: vec![
-                "the port is one of our stack: see [too-few-descriptors](#too-few-descriptors)"
+                "the port is one of the user-space stack: see [too-few-descriptors](#too-few-descriptors)"
                     .into(),
             ],
             evidence: &[

@@ -46,7 +46,7 @@ impl Rule for OffloadOff {
                 [
                     "an offload is off (`ethtool -k`)".into(),
                     format!(
-                        "the busier end works for {} of its time or more; waiting for a core counts \
+                        "the busier end works for {} of its time or more; waiting for a CPU counts \
                          from {} of work on",
                         percent(MIN_WORKING_SHARE),
                         percent(MIN_ANY_WORK_SHARE)
@@ -62,7 +62,7 @@ impl Rule for OffloadOff {
             not_when: vec![
                 "a rate was requested".into(),
                 "the path is full".into(),
-                "our stack receives: it accepts no unsegmented packets".into(),
+                "the user-space stack receives: it accepts no unsegmented packets".into(),
                 "loss limits the stream".into(),
                 "the stream is limited by its path, and no end is saturated".into(),
             ],
@@ -302,8 +302,8 @@ impl OffloadOff {
             ))
             .gain(
                 Some(1.0 / (1.0 - cost)),
-                "Amdahl on the busier end's time: cost of a packet with the offload, measured on \
-                 veth (1/9 segmentation, 1/3 GRO, 1/1.3 checksums)",
+                "earlier tests, not this run: cost of a packet with the offload on veth (1/9 \
+                 segmentation, 1/3 GRO, 1/1.3 checksums), Amdahl on the busier end's time",
             )
             .build()
     }

@@ -73,7 +73,7 @@ impl Rule for PathDelay {
                             percent(1.0 / PATH_PART as f64)
                         ),
                         format!(
-                            "`poll.interval` of our stack is {} of it at most",
+                            "`poll.interval` of the user-space stack is {} of it at most",
                             percent(1.0 / POLL_PART)
                         ),
                     ],
@@ -114,7 +114,7 @@ impl Rule for PathDelay {
             ],
             remedy: vec![
                 "Raise `net.ipv4.tcp_rmem` and `tcp_wmem` above the product, or window and send \
-                 buffer of our stack."
+                 buffer of the user-space stack."
                     .into(),
                 format!(
                     "The advised size is for the known rate, or for {UNKNOWN_RATE_FACTOR} times the \

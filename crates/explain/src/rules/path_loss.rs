@@ -89,7 +89,7 @@ impl Rule for PathLoss {
                     ],
                 ),
                 detection(
-                    "TCP, our stack sends",
+                    "TCP, the user-space stack sends",
                     [
                         format!(
                             "it retransmitted {MIN_LOST_SEGMENTS} segments or more, and {} or more",
@@ -148,16 +148,16 @@ impl Rule for PathLoss {
                     percent(MIN_QUEUEING_SHARE)
                 ),
                 format!(
-                    "TCP: less than {} of the lost segments are missing at the port of our stack: only \
+                    "TCP: less than {} of the lost segments are missing at the port of the user-space stack: only \
                      acknowledgements were late",
                     percent(1.0 / UNACCOUNTED_PART as f64)
                 ),
                 format!(
-                    "UDP: our stack receives and waits for a core for more than {} of the time",
+                    "UDP: the user-space stack receives and waits for a CPU for more than {} of the time",
                     percent(MAX_CORE_WAIT_SHARE)
                 ),
                 format!(
-                    "UDP: more than {} was lost; or the ring of our stack dropped {} of that or more",
+                    "UDP: more than {} was lost; or the ring of the user-space stack dropped {} of that or more",
                     percent(MAX_LOSS_SHARE),
                     percent(1.0 / COUNTED_PART as f64)
                 ),
@@ -194,7 +194,7 @@ impl Rule for PathLoss {
                     .into(),
                 "A congestion control that ignores loss: time of the repairs, one round trip each."
                     .into(),
-                format!("Our stack: {ROOT_LOSS_COST} times the root of the share."),
+                format!("The user-space stack: {ROOT_LOSS_COST} times the root of the share."),
                 "Round trips: share of the mean beyond the median, or of the time waiting for \
                  missing responses."
                     .into(),
@@ -203,7 +203,7 @@ impl Rule for PathLoss {
             remedy: vec![
                 "Check cables, radio and overloaded devices.".into(),
                 "Until then use a congestion control that ignores loss (`-C bbr`).".into(),
-                "Our stack has the key `tcp.congestion_control=none`, since `-C` applies to both \
+                "The user-space stack has the key `tcp.congestion_control=none`, since `-C` applies to both \
                  ends."
                     .into(),
                 format!(
@@ -348,7 +348,7 @@ impl PathLoss {
             .direction(direction.direction)
             .cost((share.sqrt() * ROOT_LOSS_COST).min(MAX_COST))
             .summary(format!(
-                "our stack retransmitted {} of {} segments, and no visible counter dropped them",
+                "the user-space stack retransmitted {} of {} segments, and no visible counter dropped them",
                 format_count(retransmitted),
                 format_count(sent)
             ))

@@ -77,7 +77,7 @@ impl Rule for Reassembly {
             remedy: vec![
                 "Raise `net.ipv4.ipfrag_high_thresh`, and lower `net.ipv4.ipfrag_time`.".into(),
                 format!(
-                    "Our stack: raise `{COUNT_KEY}`, or `{BYTES_KEY}` if datagrams are longer than \
+                    "The user-space stack: raise `{COUNT_KEY}`, or `{BYTES_KEY}` if datagrams are longer than \
                      its buffers."
                 ),
                 "Or send datagrams that fit into one packet (`-l`).".into(),
@@ -235,7 +235,7 @@ impl Reassembly {
         };
         builder
             .summary(format!(
-                "our stack at the {} dropped {} fragments {why}: {} datagrams ({}) were lost",
+                "the user-space stack at the {} dropped {} fragments {why}: {} datagrams ({}) were lost",
                 role.as_str(),
                 format_count(rejected),
                 format_count(lost),

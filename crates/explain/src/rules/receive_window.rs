@@ -81,7 +81,7 @@ impl Rule for ReceiveWindow {
                     [
                         format!(
                             "the window limits the sender for {} of the time or more \
-                             (`tcpi_rwnd_limited`); {} if our stack receives",
+                             (`tcpi_rwnd_limited`); {} if the user-space stack receives",
                             percent(MIN_RELEVANT_SHARE),
                             percent(MIN_NETSTACK_LIMITED_SHARE)
                         ),
@@ -99,7 +99,7 @@ impl Rule for ReceiveWindow {
                         ),
                         format!(
                             "goodput is {} of window / minimum round-trip time if another tool \
-                             receives, {} if our stack does",
+                             receives, {} if the user-space stack does",
                             percent(MIN_WINDOW_USE),
                             percent(MIN_NETSTACK_WINDOW_USE)
                         ),
@@ -182,7 +182,7 @@ impl Rule for ReceiveWindow {
                     "Enable `{WINDOW_SCALING_SYSCTL}` at both ends: without it no window is larger \
                      than {MAX_UNSCALED_WINDOW_BYTES} B, whatever the buffer."
                 ),
-                "Raise `tcp.receive_window` of our stack, or `TCP_WND` of an embedded stack."
+                "Raise `tcp.receive_window` of the user-space stack, or `TCP_WND` of an embedded stack."
                     .into(),
             ],
             wrong_when: vec![
@@ -421,7 +421,7 @@ impl ReceiveWindow {
             ),
             (true, _) => (
                 format!(
-                    "raise the receive window of our stack above {}",
+                    "raise the receive window of the user-space stack above {}",
                     format_bytes(window)
                 ),
                 run.rerun_with_key(role, "tcp.receive_window", &format!("{}K", larger >> 10)),

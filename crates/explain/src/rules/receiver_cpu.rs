@@ -122,7 +122,7 @@ fn evaluate_flow_end(
     let streams = run.plan.streams;
     let (remedy, command) = match (run.plan.protocol, streams) {
         (TransportProtocol::Tcp, 1) => (
-            "spread the payload over several flows, one per core; larger GSO packets, larger \
+            "spread the payload over several flows, one per CPU; larger GSO packets, larger \
              calls and offloads reduce the cost per byte",
             Some(run.rerun_command("-P 2")),
         ),
@@ -132,7 +132,7 @@ fn evaluate_flow_end(
         ),
         // One thread of our stack serves all flows, without datagram segmentation or coalescing.
         (TransportProtocol::Udp, _) if direction.uses_netstack(role) => (
-            "send larger datagrams: in our stack the cost per datagram hardly depends on its \
+            "send larger datagrams: in the user-space stack the cost per datagram hardly depends on its \
              size, and one thread serves all flows",
             None,
         ),
@@ -141,7 +141,7 @@ fn evaluate_flow_end(
                 || direction.uses_netstack(direction.receiver) =>
         {
             (
-                "send larger datagrams, or spread them over several flows: our stack at the other end \
+                "send larger datagrams, or spread them over several flows: the user-space stack at the other end \
              supports neither GSO nor GRO",
                 (streams == 1).then(|| run.rerun_command("-P 2")),
             )
@@ -160,7 +160,7 @@ fn evaluate_flow_end(
         .cost(time.working)
         .summary(format!(
             "the {}'s {} threads worked for {} of the time and had almost no idle time: its \
-             processor is the limit",
+             CPU is the limit",
             role.as_str(),
             flow_end_name(part),
             format_share(time.working)
@@ -218,10 +218,10 @@ pub(super) fn unknown_end(run: &RunView<'_>, id: CauseId, part: FlowEnd) -> Opti
     };
     let remedy = match run.has_third_party_server() {
         true => format!(
-            "run `linerate server` there instead, and `{}` here: it reports processor times",
+            "run `linerate server` there instead, and `{}` here: it reports CPU times",
             run.linerate_server_command()
         ),
-        false => "run `linerate server` there, which reports processor times".to_owned(),
+        false => "run `linerate server` there, which reports CPU times".to_owned(),
     };
     let builder = FindingBuilder::unknown(id, role);
     let builder = match run.directions.len() {
@@ -230,7 +230,7 @@ pub(super) fn unknown_end(run: &RunView<'_>, id: CauseId, part: FlowEnd) -> Opti
     };
     builder
         .summary(format!(
-            "the processor of the {}, the {} end, may be the limit: {why}",
+            "the CPU of the {}, the {} end, may be the limit: {why}",
             role.as_str(),
             flow_end_name(part)
         ))

@@ -86,7 +86,7 @@ impl Rule for Reordering {
                 ),
             ],
             remedy: vec![
-                "Keep each flow on one path: no load balancing by packet, one queue and one core \
+                "Keep each flow on one path: no load balancing by packet, one queue and one CPU \
                  for each flow."
                     .into(),
                 "Raise `net.ipv4.tcp_reordering` at the sender.".into(),
@@ -154,7 +154,7 @@ impl Reordering {
                 tcp_info_source(direction.sender),
             )
             .remedy(
-                "keep each flow on one path: no load balancing per packet, one queue and one core \
+                "keep each flow on one path: no load balancing per packet, one queue and one CPU \
                  per flow",
             )
             .command(run.command_at(direction.sender, "sysctl -w net.ipv4.tcp_reordering=30"))
@@ -184,7 +184,7 @@ impl Reordering {
                 "receiver",
             )
             .remedy(
-                "keep each flow on one path: no load balancing per packet, one queue and one core \
+                "keep each flow on one path: no load balancing per packet, one queue and one CPU \
                  per flow",
             )
             .command(match run.device(direction.receiver) {

@@ -31,7 +31,7 @@ impl Rule for RtThrottle {
 
     fn reference(&self) -> CauseReference {
         CauseReference {
-            meaning: "The kernel takes a real-time thread that never sleeps off its processor for \
+            meaning: "The kernel takes a real-time thread that never sleeps off its CPU for \
                       a part of each second.",
             shown_when: vec![
                 detection(
@@ -76,8 +76,8 @@ impl Rule for RtThrottle {
             ],
             remedy: vec![
                 "Let the threads sleep (`--wait block`), or yield (`--rt-yield`).".into(),
-                "Set `poll.interval` of our stack.".into(),
-                "Or disable the throttle if nothing else needs the core.".into(),
+                "Set `poll.interval` of the user-space stack.".into(),
+                "Or disable the throttle if nothing else needs the CPU.".into(),
             ],
             wrong_when: vec!["the slowest round trip, or the waiting, has another reason".into()],
             ..CauseReference::cause()
@@ -159,13 +159,13 @@ impl RtThrottle {
             )
             .remedy(match run.uses_netstack(role) {
                 true => {
-                    "let our stack sleep between polls (poll.interval), or disable the throttle \
-                     if nothing else needs the core"
+                    "let the user-space stack sleep between polls (poll.interval), or disable the throttle \
+                     if nothing else needs the CPU"
                 }
                 false => {
                     "let real-time threads sleep (--wait block), let them yield before they are \
                      throttled (--rt-yield), or disable the throttle if nothing else needs the \
-                     core"
+                     CPU"
                 }
             })
             .command(match run.uses_netstack(role) {

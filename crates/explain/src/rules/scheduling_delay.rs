@@ -42,12 +42,12 @@ impl Rule for SchedulingDelay {
 
     fn reference(&self) -> CauseReference {
         CauseReference {
-            meaning: "Threads are runnable and wait for a processor.",
+            meaning: "Threads are runnable and wait for a CPU.",
             shown_when: vec![
                 detection(
                     "TCP, UDP and round trips",
                     [format!(
-                        "the threads wait for a core for {} of the time or more, for {} in streams",
+                        "the threads wait for a CPU for {} of the time or more, for {} in streams",
                         percent(MIN_RELEVANT_SHARE),
                         percent(MIN_STREAM_SHARE)
                     )],
@@ -71,7 +71,7 @@ impl Rule for SchedulingDelay {
                 ),
             ],
             limit_when: vec![
-                "the threads of the run outnumber the processors; on one machine those of both ends \
+                "the threads of the run outnumber the CPUs; on one machine those of both ends \
                  count"
                     .into(),
             ],
@@ -95,21 +95,20 @@ impl Rule for SchedulingDelay {
                 ("usable processors", ""),
                 ("CPU load threads", ""),
             ],
-            cost: vec!["Share of the time, or of the round trip, waiting for a core.".into()],
+            cost: vec!["Share of the time, or of the round trip, waiting for a CPU.".into()],
             notes: vec![
                 "Waiting is `run_delay` of /proc/PID/task/TID/schedstat less the wake-up of each \
                  sleep."
                     .into(),
-                "With CPU load threads and no idle processor, wake-ups count as waiting, too."
-                    .into(),
+                "With CPU load threads and no idle CPU, wake-ups count as waiting, too.".into(),
             ],
             remedy: vec![
-                "Stop other programs, or reserve a core.".into(),
+                "Stop other programs, or reserve a CPU.".into(),
                 "Use a real-time policy (`--sched fifo:50`, or above the present priority), or \
                  `nice`. The other end keeps its policy."
                     .into(),
                 "A server permits that with `--grant sched`.".into(),
-                "As a limit: use fewer flows and threads, or more processors.".into(),
+                "As a limit: use fewer flows and threads, or more CPUs.".into(),
             ],
             wrong_when: vec![
                 "the delay is a single long stall: look at the slow round trips".into(),
@@ -207,23 +206,23 @@ impl SchedulingDelay {
         let (remedy, command) = match (crowded, real_time) {
             // One flow needs at least one thread per end.
             (true, _) if run.plan.streams <= 1 && run.is_one_machine() => (
-                "let the run use more processors (taskset, its cpuset), or run the ends on two \
+                "let the run use more CPUs (taskset, its cpuset), or run the ends on two \
                  machines",
                 String::new(),
             ),
             // One end alone has one thread per direction.
             (true, _) if run.plan.streams <= 1 => (
-                "let the run use more processors (taskset, its cpuset), or measure one direction \
+                "let the run use more CPUs (taskset, its cpuset), or measure one direction \
                  at a time (without --bidir)",
                 run.rerun_without(&["bidir"], ""),
             ),
             (true, _) => (
                 match run.is_one_machine() {
                     true => {
-                        "use fewer flows or threads than the machine has processors, or two \
+                        "use fewer flows or threads than the machine has CPUs, or two \
                          machines"
                     }
-                    false => "use fewer flows or threads than the machine has processors",
+                    false => "use fewer flows or threads than the machine has CPUs",
                 },
                 run.rerun_command(match run.plan.kind {
                     RunKind::Throughput => "--threads 1",
@@ -232,16 +231,16 @@ impl SchedulingDelay {
             ),
             (false, true) if priority >= MAX_PRIORITY => (
                 "other real-time threads, or the kernel's, run first, and its priority is already \
-                 the highest: reserve a processor for it (isolcpus, cpuset)",
+                 the highest: reserve a CPU for it (isolcpus, cpuset)",
                 run.command_at(role, "ps -eLo rtprio,psr,comm --sort=-rtprio"),
             ),
             (false, true) => (
-                "other real-time threads run first: use a higher priority, or reserve a processor \
+                "other real-time threads run first: use a higher priority, or reserve a CPU \
                  for it (isolcpus, cpuset)",
                 as_fifo(HIGH_PRIORITY.max(priority + 1)),
             ),
             (false, false) => (
-                "stop other programs there, reserve a processor for the threads, or run them with \
+                "stop other programs there, reserve a CPU for the threads, or run them with \
                  a real-time policy",
                 as_fifo(50),
             ),
@@ -249,7 +248,7 @@ impl SchedulingDelay {
         let mut builder = FindingBuilder::limit_if(crowded, self.id(), role)
             .cost(waited)
             .summary(format!(
-                "the {}'s threads waited for a core for {} of the {}{}",
+                "the {}'s threads waited for a CPU for {} of the {}{}",
                 role.as_str(),
                 format_share(waited),
                 if each.is_some() {
@@ -258,7 +257,7 @@ impl SchedulingDelay {
                     "time"
                 },
                 match crowded {
-                    true => ": the run has more threads than its machine has processors",
+                    true => ": the run has more threads than its machine has CPUs",
                     false => "",
                 }
             ))
@@ -316,7 +315,7 @@ impl SchedulingDelay {
             }))
             .gain(
                 Some(1.0 / (1.0 - waited).max(0.1)),
-                "1 / (1 - share of the time waiting for a core)",
+                "1 / (1 - share of the time waiting for a CPU)",
             )
             .build()
     }

@@ -93,7 +93,7 @@ impl Rule for SendBuffer {
                     ],
                 ),
                 detection(
-                    "TCP, our stack sends",
+                    "TCP, the user-space stack sends",
                     [
                         format!(
                             "a buffer of {} at most is sent within {}. Or one of {} at most takes \
@@ -139,7 +139,7 @@ impl Rule for SendBuffer {
             ],
             cost: vec![
                 "Share of the time in which the sender waits.".into(),
-                "If our stack sends, the idle time of the receiver.".into(),
+                "If the user-space stack sends, the idle time of the receiver.".into(),
             ],
             notes: vec![
                 "`tcpi_sndbuf_limited` alone shows little: the kernel misses most of that time \
@@ -153,7 +153,7 @@ impl Rule for SendBuffer {
                  it."
                     .into(),
                 "Raise the last number of `net.ipv4.tcp_wmem` if it is small.".into(),
-                "Raise `tcp.send_buffer` of our stack, or `TCP_SND_BUF` of an embedded stack."
+                "Raise `tcp.send_buffer` of the user-space stack, or `TCP_SND_BUF` of an embedded stack."
                     .into(),
             ],
             wrong_when: vec![
@@ -249,7 +249,7 @@ impl SendBuffer {
                 format!("{} stack", role.as_str()),
             )
             .remedy(format!(
-                "raise the send buffer of our stack above {}",
+                "raise the send buffer of the user-space stack above {}",
                 format_bytes(granted)
             ))
             .command(run.rerun_with_key(role, "tcp.send_buffer", &format!("{}K", larger >> 10)))
@@ -305,7 +305,7 @@ impl SendBuffer {
         let (remedy, command) = match (direction.uses_netstack(role), requested) {
             (true, _) => (
                 format!(
-                    "raise the send buffer of our stack above {}",
+                    "raise the send buffer of the user-space stack above {}",
                     format_bytes(granted)
                 ),
                 run.rerun_with_key(role, "tcp.send_buffer", &format!("{}K", larger >> 10)),

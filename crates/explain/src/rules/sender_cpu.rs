@@ -28,7 +28,7 @@ impl Rule for SenderCpu {
 
     fn reference(&self) -> CauseReference {
         CauseReference {
-            meaning: "The sending threads work all the time: this is what one processor moves.",
+            meaning: "The sending threads work all the time: this is what one CPU moves.",
             shown_when: vec![
                 detection("TCP and UDP", ["the sending end is saturated".into()]),
                 detection(
@@ -39,7 +39,7 @@ impl Rule for SenderCpu {
                             percent(MAX_IDLE_ROUNDS)
                         ),
                         format!(
-                            "each polling thread has {} of a processor or more",
+                            "each polling thread has {} of a CPU or more",
                             percent(MIN_CPU_SHARE)
                         ),
                         "no port lacks a carrier".into(),
@@ -75,9 +75,9 @@ impl Rule for SenderCpu {
                 "Working time of the threads; of `forward` the share of rounds with frames.".into(),
             ],
             remedy: vec![
-                "Remove the causes that come before it, then use more flows and cores (`-P`)."
+                "Remove the causes that come before it, then use more flows and CPUs (`-P`)."
                     .into(),
-                "`forward`: use more queues and threads, as far as processors and ports permit \
+                "`forward`: use more queues and threads, as far as CPUs and ports permit \
                  (`--rxq`, `--txq`, `--cores`)."
                     .into(),
                 "Run `linerate server` at an end that is unknown.".into(),
@@ -159,15 +159,15 @@ fn extra_threads_remedy(
 ) -> (&'static str, Option<String>) {
     if usable.is_some_and(|usable| threads >= usable as usize) {
         return (
-            "every usable processor has a thread already: use larger frames, or a machine with \
-             more processors",
+            "every usable CPU has a thread already: use larger frames, or a machine with \
+             more CPUs",
             None,
         );
     }
     // More threads than streams would have nothing to do.
     if threads < streams {
         return (
-            "add threads, each on its own core",
+            "add threads, each on its own CPU",
             Some(format!("--cores {}", threads + 1)),
         );
     }
@@ -181,7 +181,7 @@ fn extra_threads_remedy(
     let queues = streams / ports.len().max(1) + 1;
     let options = format!("--rxq {queues} --txq {queues} --cores {}", threads + 1);
     (
-        "add queues, and a thread on its own core for each",
+        "add queues, and a thread on its own CPU for each",
         Some(options),
     )
 }

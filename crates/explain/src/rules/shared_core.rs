@@ -69,11 +69,11 @@ impl Rule for SharedCore {
 
     fn reference(&self) -> CauseReference {
         CauseReference {
-            meaning: "Threads of both ends run on one processor and wait for each other.",
+            meaning: "Threads of both ends run on one CPU and wait for each other.",
             shown_when: vec![detection(
                 "streams and round trips on one machine",
                 [
-                    "both ends were assigned to, or sampled on, the same single processor".into(),
+                    "both ends were assigned to, or sampled on, the same single CPU".into(),
                     format!(
                         "one end waits for it, wake-ups included, for {} of the time or more",
                         percent(MIN_RELEVANT_SHARE)
@@ -89,13 +89,13 @@ impl Rule for SharedCore {
                 "the ends wait for each other, as in a TCP stream or in blocking round trips: they \
                  alternate anyway"
                     .into(),
-                "the machine has one processor".into(),
+                "the machine has one CPU".into(),
             ],
             not_when: vec![
                 "the requested rate was received".into(),
                 format!(
                     "ends of one thread each alternate, and one waits longer than the other runs \
-                     by more than {}: another program had the processor",
+                     by more than {}: another program had the CPU",
                     percent(MAX_UNEXPLAINED_WAIT)
                 ),
             ],
@@ -106,7 +106,7 @@ impl Rule for SharedCore {
                 ("runnable and not running, server", "share"),
             ],
             cost: vec![
-                "Share of the time waiting for the processor, within what the gain permits.".into(),
+                "Share of the time waiting for the CPU, within what the gain permits.".into(),
                 "Gain: 1 / (1 - that share), within the highest rate of a flow; none as a limit."
                     .into(),
                 format!("In large chunks the gain is {MAX_TWO_CORE_GAIN} at most."),
@@ -119,15 +119,14 @@ impl Rule for SharedCore {
                     .into(),
             ],
             remedy: vec![
-                "Use one processor for each end (`--cpu 0/1`).".into(),
-                "Use `taskset -c N` for one end if both are restricted to the same processor."
-                    .into(),
+                "Use one CPU for each end (`--cpu 0/1`).".into(),
+                "Use `taskset -c N` for one end if both are restricted to the same CPU.".into(),
                 "Compare a limit first: `linerate compare --a '--cpu 0/0' --b '--cpu 0/1'`. A \
-                 stream may be slower on two processors."
+                 stream may be slower on two CPUs."
                     .into(),
             ],
             wrong_when: vec![
-                "the shared processor is the only one with the interface's interrupts in its cache"
+                "the shared CPU is the only one with the interface's interrupts in its cache"
                     .into(),
             ],
             ..CauseReference::cause()
@@ -241,7 +240,7 @@ impl SharedCore {
         )
         .cost(cost)
         .summary(format!(
-            "both ends ran on processor {core}: one of them waited for it for {} of the time",
+            "both ends ran on CPU {core}: one of them waited for it for {} of the time",
             format_share(waited)
         ))
         .evidence(
@@ -275,11 +274,11 @@ impl SharedCore {
             }
             1 => "the machine has one processor: run the ends on two machines",
             _ if is_concurrent => {
-                "use a separate processor for each end, and compare: with large chunks, which \
+                "use a separate CPU for each end, and compare: with large chunks, which \
                      stay in one cache, there may be no gain"
             }
             _ => {
-                "compare with a separate processor for each end: ends that wait for each \
+                "compare with a separate CPU for each end: ends that wait for each \
                      other alternate anyway, and cache transfers may cost more than they gain"
             }
         })
@@ -295,8 +294,8 @@ impl SharedCore {
             true => builder.gain(
                 Some(gain),
                 format!(
-                    "1 / (1 - share of the time waiting for the processor); at most {HEADROOM_FORMULA}, \
-                     and 1.35 with large chunks, as measured with two processors against one"
+                    "1 / (1 - share of the time waiting for the CPU); at most {HEADROOM_FORMULA}, \
+                     and 1.35 with large chunks, as measured with two CPUs against one"
                 ),
             ),
             false => builder,

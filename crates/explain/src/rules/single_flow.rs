@@ -26,14 +26,14 @@ impl Rule for SingleFlow {
 
     fn reference(&self) -> CauseReference {
         CauseReference {
-            meaning: "One flow uses one core and one queue, while others are idle.",
+            meaning: "One flow uses one CPU and one queue, while others are idle.",
             shown_when: vec![detection(
                 "TCP and UDP, one flow",
                 [
                     "an end is saturated".into(),
                     format!(
-                        "the sum of idle processor time is {MIN_IDLE_PROCESSORS_ONE_QUEUE} \
-                         processors or more, or {MIN_IDLE_PROCESSORS} if the receiving interface \
+                        "the sum of idle CPU time is {MIN_IDLE_PROCESSORS_ONE_QUEUE} \
+                         CPUs or more, or {MIN_IDLE_PROCESSORS} if the receiving interface \
                          has several queues"
                     ),
                 ],
@@ -111,7 +111,7 @@ impl SingleFlow {
             .direction(direction.direction)
             .cost(time.working)
             .summary(format!(
-                "one flow keeps one processor of the {} busy, and {idle:.1} others were idle",
+                "one flow keeps one CPU of the {} busy, and {idle:.1} others were idle",
                 role.as_str()
             ))
             .evidence("streams", run.plan.streams, "", "plan")
@@ -128,13 +128,13 @@ impl SingleFlow {
                 format!("{} /proc/stat", role.as_str()),
             )
             .evidence_if("rx_queues", queues, "", "receiver's interface")
-            .remedy("spread the payload over several flows, to use more queues and cores")
+            .remedy("spread the payload over several flows, to use more queues and CPUs")
             .command(run.rerun_command(&format!("-P {flows}")))
             .gain(
                 direction
                     .thread_time(part)
                     .map(|_| f64::from(flows).min(1.0 + idle)),
-                "flows, up to one more than the idle processors",
+                "flows, up to one more than the idle CPUs",
             )
             .build()
     }

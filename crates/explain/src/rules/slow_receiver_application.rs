@@ -70,7 +70,7 @@ impl Rule for SlowReceiverApplication {
                             percent(CLOSED_WINDOW_USE)
                         ),
                         format!(
-                            "the receiver has more than {} idle time, and waits for a core for less \
+                            "the receiver has more than {} idle time, and waits for a CPU for less \
                              than {}",
                             percent(MIN_IDLE_SHARE),
                             percent(MAX_CORE_WAIT_SHARE)
@@ -89,7 +89,7 @@ impl Rule for SlowReceiverApplication {
                             percent(MAX_WINDOW_USE)
                         ),
                         format!(
-                            "goodput is {} a flow at most, which a processor receives in {} of its \
+                            "goodput is {} a flow at most, which a CPU receives in {} of its \
                              time",
                             bit_rate(MAX_MIN_WORK_SHARE * 8e9 / super::MIN_BYTE_NS),
                             percent(MAX_MIN_WORK_SHARE)
@@ -109,14 +109,14 @@ impl Rule for SlowReceiverApplication {
                             duration(TIME_SLICE_S * 1e9)
                         ),
                         format!(
-                            "the receiver has {} idle time, and waits for a core for {} at most",
+                            "the receiver has {} idle time, and waits for a CPU for {} at most",
                             percent(MIN_UDP_IDLE_SHARE),
                             percent(MAX_CORE_WAIT_SHARE)
                         ),
                     ],
                 ),
                 detection(
-                    "round trips with our stack",
+                    "round trips with the user-space stack",
                     [format!(
                         "`poll.interval` is {MIN_POLL_SHARE} to {MAX_POLL_SHARE} times the median"
                     )],
@@ -146,7 +146,7 @@ impl Rule for SlowReceiverApplication {
             ],
             remedy: vec![
                 "Check what the program waits for (`--calls`).".into(),
-                "Let our stack poll all the time (`--set poll.interval=spin`).".into(),
+                "Let the user-space stack poll all the time (`--set poll.interval=spin`).".into(),
             ],
             wrong_when: vec![
                 "the scheduler does not count the missing time, as in a stopped virtual machine"
@@ -189,7 +189,7 @@ impl SlowReceiverApplication {
         FindingBuilder::cause(self.id(), role)
             .cost(cost)
             .summary(format!(
-                "our stack at the {} polls its port every {}, and the median round trip took {}",
+                "the user-space stack at the {} polls its port every {}, and the median round trip took {}",
                 role.as_str(),
                 format_nanos(interval),
                 format_nanos(rtt.p50 as f64)
@@ -238,7 +238,7 @@ impl SlowReceiverApplication {
             .cost(tcp.receive_window_limited)
             .summary(format!(
                 "the window of the {} is large and was closed for {} of the time, while its \
-                 processor was idle: its application reads too late",
+                 CPU was idle: its application reads too late",
                 role.as_str(),
                 format_share(tcp.receive_window_limited)
             ))
@@ -408,7 +408,7 @@ impl SlowReceiverApplication {
             .cost(share + 1e-4)
             .summary(format!(
                 "the {}'s socket buffer holds {:.0} ms of the received data and was full, while \
-                 its processor was idle: its application reads too late",
+                 its CPU was idle: its application reads too late",
                 role.as_str(),
                 queue_s * 1e3
             ))

@@ -98,13 +98,21 @@ impl Rule for SlowSenderApplication {
 }
 
 /// Describes the received share; datagrams without sequence numbers give only the received rate.
-fn describe_received(protocol: TransportProtocol, loss: Option<f64>, goodput: f64) -> String {
+fn describe_received(
+    requested: f64,
+    protocol: TransportProtocol,
+    loss: Option<f64>,
+    goodput: f64,
+) -> String {
+    let requested = format!("the requested {}", format_bit_rate(requested));
     match (protocol, loss) {
-        (TransportProtocol::Udp, None) => format!("{} was received", format_bit_rate(goodput)),
-        (TransportProtocol::Udp, Some(loss)) if loss > 0.0 => {
-            format!("all but {} of it was received", format_share(loss))
+        (TransportProtocol::Udp, None) => {
+            format!("of {requested}, {} were received", format_bit_rate(goodput))
         }
-        _ => "all of it was received".to_owned(),
+        (TransportProtocol::Udp, Some(loss)) if loss > 0.0 => {
+            format!("{requested} were received but for {}", format_share(loss))
+        }
+        _ => format!("{requested} were received"),
     }
 }
 
@@ -138,9 +146,9 @@ impl SlowSenderApplication {
             .direction(direction.direction)
             .cost(1.0)
             .summary(format!(
-                "{} was requested, and {}: nothing else was the limit",
-                format_bit_rate(rate),
+                "{}; no other limit was reached",
                 describe_received(
+                    rate,
                     run.plan.protocol,
                     direction.summary().loss_fraction,
                     goodput
@@ -191,7 +199,7 @@ impl SlowSenderApplication {
             .cost(idle)
             .summary(format!(
                 "the {}'s application had no data in flight for {} of the time, with space in its \
-                 socket buffer and an idle processor",
+                 socket buffer and an idle CPU",
                 role.as_str(),
                 format_share(idle)
             ))
@@ -228,17 +236,29 @@ mod tests {
     #[test]
     fn only_counted_data_is_reported_as_received() {
         for (protocol, loss, expected) in [
-            (TransportProtocol::Tcp, None, "all of it was received"),
-            (TransportProtocol::Udp, Some(0.0), "all of it was received"),
+            (
+                TransportProtocol::Tcp,
+                None,
+                "the requested 10.0 Mb/s were received",
+            ),
+            (
+                TransportProtocol::Udp,
+                Some(0.0),
+                "the requested 10.0 Mb/s were received",
+            ),
             (
                 TransportProtocol::Udp,
                 Some(0.004),
-                "all but 0.40 % of it was received",
+                "the requested 10.0 Mb/s were received but for 0.40 %",
             ),
-            (TransportProtocol::Udp, None, "9.90 Mb/s was received"),
+            (
+                TransportProtocol::Udp,
+                None,
+                "of the requested 10.0 Mb/s, 9.90 Mb/s were received",
+            ),
         ] {
             assert_eq!(
-                describe_received(protocol, loss, 9.9e6),
+                describe_received(10e6, protocol, loss, 9.9e6),
                 expected,
                 "{protocol} {loss:?}"
             );

@@ -51,7 +51,7 @@ impl Rule for SocketBufferCap {
                     percent(MIN_IDLE_SHARE)
                 ),
             ],
-            not_when: vec!["our stack is the end: it has no such limit".into()],
+            not_when: vec!["the user-space stack is the end: it has no such limit".into()],
             evidence: &[
                 ("requested size", "B"),
                 ("SO_SNDBUF", "B"),

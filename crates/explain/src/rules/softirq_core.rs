@@ -33,12 +33,12 @@ impl Rule for SoftirqCore {
 
     fn reference(&self) -> CauseReference {
         CauseReference {
-            meaning: "The kernel's receive work (NAPI) takes the core that the application needs, \
+            meaning: "The kernel's receive work (NAPI) takes the CPU that the application needs, \
                       while another one is idle.",
             shown_when: vec![detection(
                 "every run",
                 [
-                    "the threads of the end run on one processor".into(),
+                    "the threads of the end run on one CPU".into(),
                     format!(
                         "interrupts take {} of it or more (/proc/stat)",
                         percent(MIN_RELEVANT_SHARE)
@@ -50,7 +50,7 @@ impl Rule for SoftirqCore {
                         percent(MAX_IDLE_SHARE)
                     ),
                     format!(
-                        "another processor is idle for more than {}",
+                        "another CPU is idle for more than {}",
                         percent(MIN_IDLE_SHARE)
                     ),
                 ],
@@ -65,14 +65,12 @@ impl Rule for SoftirqCore {
                 ("idle", "share"),
                 ("runnable and not running", "share"),
             ],
-            cost: vec!["Share of the core that interrupts take.".into()],
+            cost: vec!["Share of the CPU that interrupts take.".into()],
             remedy: vec![
-                "Move the application to another core that shares its cache.".into(),
+                "Move the application to another CPU that shares its cache.".into(),
                 "Or move the interrupt (`/proc/irq/N/smp_affinity`), or use RPS.".into(),
             ],
-            wrong_when: vec![
-                "the cores do not share a cache: then the hand-over costs more".into(),
-            ],
+            wrong_when: vec!["the CPUs do not share a cache: then the hand-over costs more".into()],
             ..CauseReference::cause()
         }
     }
@@ -141,8 +139,8 @@ impl SoftirqCore {
         let builder = FindingBuilder::cause(self.id(), role)
             .cost(share)
             .summary(format!(
-                "receive interrupts used {} of processor {core}, on which the {}'s thread runs, \
-                 while processor {} was idle",
+                "receive interrupts used {} of CPU {core}, on which the {}'s thread runs, \
+                 while CPU {} was idle",
                 format_share(share),
                 role.as_str(),
                 elsewhere.cpu
@@ -172,12 +170,12 @@ impl SoftirqCore {
                 schedstat_source(role),
             )
             .remedy(
-                "move the application to a core next to the one that handles the interface's \
-                 interrupts, or steer the interrupts (or RPS) to another core",
+                "move the application to a CPU next to the one that handles the interface's \
+                 interrupts, or steer the interrupts (or RPS) to another CPU",
             )
             .gain(
                 Some(1.0 / (1.0 - share).max(0.1)),
-                "Amdahl: 1 / (1 - share of the core used by interrupts)",
+                "Amdahl: 1 / (1 - share of the CPU used by interrupts)",
             );
         match run.interface(role) {
             Some(interface) => builder.command(run.command_at(

@@ -21,7 +21,7 @@ impl Rule for SoftnetBacklog {
 
     fn reference(&self) -> CauseReference {
         CauseReference {
-            meaning: "A processor's queue of received packets is full.",
+            meaning: "A CPU's queue of received packets is full.",
             shown_when: vec![detection(
                 "TCP and UDP",
                 [
@@ -44,7 +44,7 @@ impl Rule for SoftnetBacklog {
                 "Raise `net.core.netdev_max_backlog`, a machine-wide setting of the initial \
                  network namespace."
                     .into(),
-                "Reduce the receive work (GRO), or spread it over more cores (RPS).".into(),
+                "Reduce the receive work (GRO), or spread it over more CPUs (RPS).".into(),
             ],
             wrong_when: vec!["the machine-wide counter includes other packets".into()],
             ..CauseReference::cause()
@@ -93,7 +93,7 @@ impl SoftnetBacklog {
             .direction(direction.direction)
             .cost(cost)
             .summary(format!(
-                "the backlog queues of the {2}'s processors were full: {0} packets ({1}) were \
+                "the backlog queues of the {2}'s CPUs were full: {0} packets ({1}) were \
                  dropped",
                 format_count(lost),
                 format_share(share),
@@ -119,7 +119,7 @@ impl SoftnetBacklog {
             )
             .remedy(
                 "enlarge the queue (a machine-wide setting, in the initial network namespace), \
-                 and reduce the receive work or spread it over more cores",
+                 and reduce the receive work or spread it over more CPUs",
             )
             .command(super::sysctl_command(
                 "net.core.netdev_max_backlog",

@@ -24,11 +24,11 @@ impl Rule for Steal {
 
     fn reference(&self) -> CauseReference {
         CauseReference {
-            meaning: "The hypervisor gives processor time to others.",
+            meaning: "The hypervisor gives CPU time to others.",
             shown_when: vec![detection(
                 "every run",
                 [format!(
-                    "steal in /proc/stat is {} of the time of all processors or more",
+                    "steal in /proc/stat is {} of the time of all CPUs or more",
                     percent(MIN_RELEVANT_SHARE)
                 )],
             )],
@@ -47,7 +47,7 @@ impl Rule for Steal {
             ],
             cost: vec!["Stolen share of the time.".into()],
             remedy: vec![
-                "Measure when the host is quiet, or with dedicated processors.".into(),
+                "Measure when the host is quiet, or with dedicated CPUs.".into(),
                 "Compare only runs with the same steal.".into(),
             ],
             wrong_when: vec!["a hypervisor counts wake-ups as steal".into()],
@@ -92,7 +92,7 @@ impl Steal {
         FindingBuilder::cause(self.id(), role)
             .cost(share)
             .summary(format!(
-                "the hypervisor took {} of the {}'s processor time (steal)",
+                "the hypervisor took {} of the {}'s CPU time (steal)",
                 format_share(share),
                 role.as_str()
             ))
@@ -115,7 +115,7 @@ impl Steal {
                 format!("{} CPUID", role.as_str()),
             )
             .remedy(
-                "measure when the host is quiet, or on a machine with dedicated processors; \
+                "measure when the host is quiet, or on a machine with dedicated CPUs; \
                  compare only runs with the same steal",
             )
             .command("linerate doctor")

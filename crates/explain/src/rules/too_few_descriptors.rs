@@ -50,7 +50,7 @@ impl Rule for TooFewDescriptors {
                     ],
                 ),
                 detection(
-                    "UDP, our stack with `poll.interval`",
+                    "UDP, the user-space stack with `poll.interval`",
                     [
                         "more frames arrive in an interval than `rx_descriptors`".into(),
                         format!(
@@ -61,9 +61,9 @@ impl Rule for TooFewDescriptors {
                     ],
                 ),
                 detection(
-                    "TCP and UDP, our stack receives",
+                    "TCP and UDP, the user-space stack receives",
                     [format!(
-                        "its port had no free descriptor or buffer for {MIN_DROPS} frames or more, \
+                        "its port lacked descriptors or buffers for {MIN_DROPS} frames or more, \
                          and {} or more",
                         percent(MIN_RELEVANT_SHARE)
                     )],
@@ -92,16 +92,18 @@ impl Rule for TooFewDescriptors {
                 ),
             ],
             limit_when: vec![
-                "our stack: the path is full".into(),
-                format!("our stack: the ring has {LONG_RING_DESCRIPTORS} descriptors or more"),
+                "the user-space stack: the path is full".into(),
                 format!(
-                    "our stack: its thread is saturated with a ring of \
+                    "the user-space stack: the ring has {LONG_RING_DESCRIPTORS} descriptors or more"
+                ),
+                format!(
+                    "the user-space stack: its thread is saturated with a ring of \
                      {NETSTACK_DEFAULT_DESCRIPTORS} or more: it is too slow on average"
                 ),
             ],
             not_when: vec![
                 format!(
-                    "our stack waits for a core for more than {} of the time: see \
+                    "the user-space stack waits for a CPU for more than {} of the time: see \
                      [scheduling-delay](#scheduling-delay)",
                     percent(MAX_CORE_WAIT_SHARE)
                 ),
@@ -137,9 +139,9 @@ impl Rule for TooFewDescriptors {
             ],
             remedy: vec![
                 "Enlarge the ring: `ethtool -G IF rx N`, `--rxd`, `--txd`, or `rx_descriptors` of \
-                 our stack."
+                 the user-space stack."
                     .into(),
-                "Let our stack poll all the time (`--set poll.interval=spin`).".into(),
+                "Let the user-space stack poll all the time (`--set poll.interval=spin`).".into(),
                 "`generate`: use a thread for receiving (`--threads 2`).".into(),
             ],
             wrong_when: vec![
@@ -281,7 +283,7 @@ impl TooFewDescriptors {
             .direction(direction.direction)
             .cost(share)
             .summary(format!(
-                "our stack at the {} polls its port every {}: {arrive:.0} frames arrive per \
+                "the user-space stack at the {} polls its port every {}: {arrive:.0} frames arrive per \
                  interval, its ring holds {ring:.0}, and {} datagrams ({}) were dropped",
                 role.as_str(),
                 format_nanos(interval),
@@ -378,7 +380,7 @@ impl TooFewDescriptors {
                 limited.clamp(share, 0.95)
             })
             .summary(format!(
-                "the port of our stack at the {} had no free descriptor for {} frames ({}): its \
+                "the port of the user-space stack at the {} had no free descriptor for {} frames ({}): its \
                  ring holds {ring}",
                 role.as_str(),
                 format_count(full),
@@ -419,19 +421,21 @@ impl TooFewDescriptors {
                 )
                 .remedy(match is_long {
                     true => {
-                        "the ring is long: our stack reads frames too slowly, and a longer ring \
+                        "the ring is long: the user-space stack reads frames too slowly, and a longer ring \
                          only delays the loss; use larger frames, fewer of them, or a separate \
-                         core for its thread"
+                         CPU for its thread"
                     }
                     false => {
                         "its thread is saturated, and a longer ring only delays the loss; use \
-                         larger frames, fewer of them, or a faster core"
+                         larger frames, fewer of them, or a faster CPU"
                     }
                 })
                 .build();
         }
         builder
-            .remedy("enlarge the ring of our stack's port to hold a burst (rx_descriptors)")
+            .remedy(
+                "enlarge the ring of the user-space stack's port to hold a burst (rx_descriptors)",
+            )
             .command(run.rerun_with_key(role, "rx_descriptors", &longer.to_string()))
             .gain(
                 is_udp.then(|| 1.0 / (1.0 - share).max(0.01)),

@@ -96,7 +96,7 @@ impl Rule for ToolLimit {
             ],
             cost: vec!["Missing share: the figure is the tool's.".into()],
             remedy: vec![
-                "Send in bursts, with GSO, over several flows, from a core of its own.".into(),
+                "Send in bursts, with GSO, over several flows, from a CPU of its own.".into(),
                 "`generate`: send larger frames, or use a thread for receiving (`--threads 2`)."
                     .into(),
             ],
@@ -224,11 +224,11 @@ impl ToolLimit {
                 if figures.short_transmits > figures.sent / SHORT_TRANSMIT_PART {
                     "the port is the limit: use a faster port, or send larger frames"
                 } else if disturbed {
-                    "another program ran on the sending thread's core: stop it, or use another core"
+                    "another program ran on the sending thread's core: stop it, or use another CPU"
                 } else if second {
-                    "use a separate thread and core for sending"
+                    "use a separate thread and CPU for sending"
                 } else {
-                    "send larger frames, or fewer of them: the core is the limit"
+                    "send larger frames, or fewer of them: the CPU is the limit"
                 },
             );
         match second {
@@ -252,9 +252,12 @@ impl ToolLimit {
         FindingBuilder::limit(self.id(), FindingLocation::Client)
             .cost(1.0 - done / rate)
             .summary(format!(
-                "{} scheduled requests were never sent: the requesting threads were saturated ({} \
+                "{} never sent: the requesting threads were saturated ({} \
                  requested per second)",
-                format_count(unsent),
+                match unsent {
+                    1 => "1 scheduled request was".to_owned(),
+                    unsent => format!("{} scheduled requests were", format_count(unsent)),
+                },
                 format_bit_rate(rate).trim_end_matches("b/s")
             ))
             .evidence("unsent", unsent, "requests", "client")

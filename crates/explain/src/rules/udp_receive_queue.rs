@@ -103,7 +103,7 @@ impl Rule for UdpReceiveQueue {
             cost: vec!["Share of the datagrams lost there.".into()],
             notes: vec![
                 "As a limit it is what the receiver can process.".into(),
-                "Kernels count drops of each socket (SO_MEMINFO), our stack those of its own."
+                "Kernels count drops of each socket (SO_MEMINFO), the user-space stack those of its own."
                     .into(),
             ],
             remedy: vec![
@@ -111,11 +111,11 @@ impl Rule for UdpReceiveQueue {
                  receiver."
                     .into(),
                 format!(
-                    "Our stack: raise `{BUFFERS_KEY}` if `udp.no_buffer` is the larger counter, \
+                    "The user-space stack: raise `{BUFFERS_KEY}` if `udp.no_buffer` is the larger counter, \
                      else `{QUEUE_KEY}`."
                 ),
                 format!("Keep `{BUFFERS_KEY}` above `{QUEUE_KEY}`."),
-                "Receive faster: GRO, recvmmsg, a separate core.".into(),
+                "Receive faster: GRO, recvmmsg, a separate CPU.".into(),
                 "Or send at a lower rate; `-b max` finds it.".into(),
             ],
             wrong_when: vec!["the counter includes datagrams of the omitted time".into()],
@@ -157,7 +157,9 @@ impl UdpReceiveQueue {
         // The kernel counts drops of its sockets, our stack those of its own.
         let counted = match run.uses_netstack(role) {
             true => {
-                format!("{end} counters of our stack, udp.receive_queue_full and udp.no_buffer")
+                format!(
+                    "{end} counters of the user-space stack, udp.receive_queue_full and udp.no_buffer"
+                )
             }
             false => format!("{end} SO_MEMINFO drops"),
         };
@@ -176,7 +178,9 @@ impl UdpReceiveQueue {
             _ if run.uses_netstack(role) => {
                 let (binding, keys) = netstack_queues.larger_keys();
                 (
-                    format!("raise `{binding}` of our stack: a burst does not fit into it"),
+                    format!(
+                        "raise `{binding}` of the user-space stack: a burst does not fit into it"
+                    ),
                     run.rerun_with_keys(role, &keys),
                 )
             }
@@ -189,7 +193,7 @@ impl UdpReceiveQueue {
             ),
             true => (
                 format!(
-                    "let the {end} receive datagrams faster (GRO, recvmmsg, a separate core), or \
+                    "let the {end} receive datagrams faster (GRO, recvmmsg, a separate CPU), or \
                      send at the rate that it can receive"
                 ),
                 run.rerun_slower(

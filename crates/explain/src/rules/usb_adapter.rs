@@ -198,7 +198,7 @@ impl UsbAdapter {
                     .cost((1.0 - used) * UNUSED_COST)
                     .summary(format!(
                         "{} of the {end} is a USB adapter ({driver}) and uses {:.0} % of its \
-                         link: the bus, and the processor time per transfer, are the limit",
+                         link: the bus, and the CPU time per transfer, are the limit",
                         interface.name,
                         used * 100.0
                     ))

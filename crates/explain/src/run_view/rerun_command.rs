@@ -63,16 +63,20 @@ const TTCP_OPTIONS: &[&str] = &["buffer", "calls", "length", "udp", "wait"];
 const BUFFER_OPTIONS: &[&str] = &["rcvbuf", "sndbuf", "window"];
 
 impl RunView<'_> {
-    /// Returns the command that repeats the run with these options added or replaced.
+    /// Returns the command that repeats the run with these options added or replaced; no text if
+    /// the command has no such option.
     #[must_use]
     pub fn rerun_command(&self, options: &str) -> String {
-        self.command_with(options).to_string()
+        self.command_with(options)
+            .map_or_else(String::new, |command| command.to_string())
     }
 
     /// Returns the command with these options, and without some options given by their long names.
     #[must_use]
     pub fn rerun_without(&self, excluded: &[&str], options: &str) -> String {
-        let mut command = self.command_with(options);
+        let Some(mut command) = self.command_with(options) else {
+            return String::new();
+        };
         for option in excluded {
             command.remove_option(option);
         }
@@ -82,7 +86,7 @@ impl RunView<'_> {
     /// Returns the command that keeps the sockets open between requests.
     #[must_use]
     pub fn keep_open_command(&self) -> String {
-        let mut command = self.command_with("");
+        let mut command = self.run_command("");
         command.remove_option("reopen");
         if command.has_option("connect") {
             // Only `throughput` counts connections; without `--connect` it would send a stream.
@@ -237,12 +241,17 @@ impl RunView<'_> {
         self.typed_command(&ttcp_options).map(|_| ttcp_options)
     }
 
-    fn command_with(&self, options: &str) -> CommandLine {
+    /// Returns the command with these options; `None` for options that `linerate ttcp` lacks.
+    fn command_with(&self, options: &str) -> Option<CommandLine> {
         let ttcp_options = self.ttcp_options(options);
+        let typed = self.record.command.as_ref();
+        if ttcp_options.is_none() && typed.is_some_and(|typed| typed.command == "ttcp") {
+            return None;
+        }
         let options = ttcp_options.as_deref().unwrap_or(options);
         let mut command = self.run_command(options);
         apply_options(&mut command, options);
-        self.with_supported_peer(command)
+        Some(self.with_supported_peer(command))
     }
 
     /// Removes the options of the third-party server if its protocol does not support the command:
@@ -486,7 +495,7 @@ mod tests {
         }
     }
 
-    /// Changes of `ttcp -r` use its options, or name the command that supports them.
+    /// Changes of `ttcp -r` use its options; others have no command.
     #[test]
     fn ttcp_commands_are_changed_with_ttcp_options() {
         let mut record = ttcp_record();
@@ -497,10 +506,7 @@ mod tests {
         assert_eq!(run.rerun_command("-w 4M"), "linerate ttcp -r --buffer 4M");
         assert_eq!(run.rerun_command("--calls"), "linerate ttcp -r --calls");
         // It does not support several flows.
-        assert_eq!(
-            run.rerun_command("-P 2"),
-            "linerate throughput 10.0.0.1 -R -P 2"
-        );
+        assert_eq!(run.rerun_command("-P 2"), "");
         assert_eq!(
             run.linerate_server_command(),
             "linerate throughput 10.0.0.1 -R"

@@ -588,7 +588,7 @@ impl Rfc2544Suite {
                     GoalSearchEnd::MaxLoad if is_generator_limited => SearchEnd::Generator,
                     GoalSearchEnd::MaxLoad => SearchEnd::Line,
                     GoalSearchEnd::Generator => SearchEnd::Generator,
-                    GoalSearchEnd::Floor => SearchEnd::Floor,
+                    GoalSearchEnd::Floor => SearchEnd::MinimumRate,
                     GoalSearchEnd::Trials => SearchEnd::Trials,
                 }
                 .into(),

@@ -34,7 +34,7 @@ fn assess_kernel(release: &str) -> CheckOutcome {
     match (missing.as_slice(), MILESTONES.last()) {
         ([_, ..], Some(((major, minor), _))) => {
             CheckOutcome::limited(format!("{release}, without {}", missing.join(", ")))
-                .with_enable(format!("a kernel of {major}.{minor} or later"))
+                .with_enable(format!("boot a kernel of {major}.{minor} or later"))
         }
         _ => CheckOutcome::ok(release),
     }

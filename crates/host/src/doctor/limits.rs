@@ -96,13 +96,16 @@ fn assess_hugepages(meminfo: &str) -> CheckOutcome {
         .zip(memory_info::parse_count(meminfo, "HugePages_Free"));
     let size = memory_info::parse_bytes(meminfo, "Hugepagesize")
         .map_or(String::new(), |bytes| format!(" of {} KiB", bytes / 1024));
+    let pages = format!("huge pages{size}");
     match counts {
         None => CheckOutcome::missing("not supported by this kernel")
-            .with_enable("a kernel with CONFIG_HUGETLBFS"),
-        Some((0, _)) => CheckOutcome::missing(format!("none{size} reserved")).with_enable(RESERVE),
-        Some((total, 0)) => CheckOutcome::limited(format!("{total}{size} reserved, all in use"))
+            .with_enable("boot a kernel with CONFIG_HUGETLBFS"),
+        Some((0, _)) => {
+            CheckOutcome::missing(format!("{pages}: none reserved")).with_enable(RESERVE)
+        }
+        Some((total, 0)) => CheckOutcome::limited(format!("{pages}: {total} reserved, all in use"))
             .with_enable(RESERVE),
-        Some((total, free)) => CheckOutcome::ok(format!("{total}{size} reserved, {free} free")),
+        Some((total, free)) => CheckOutcome::ok(format!("{pages}: {total} reserved, {free} free")),
     }
 }
 
@@ -158,17 +161,17 @@ mod tests {
             (
                 "HugePages_Total: 0\nHugePages_Free: 0\nHugepagesize: 2048 kB\n",
                 Support::Missing,
-                "none of 2048 KiB reserved",
+                "huge pages of 2048 KiB: none reserved",
             ),
             (
                 "HugePages_Total: 8\nHugePages_Free: 0\nHugepagesize: 2048 kB\n",
                 Support::Limited,
-                "8 of 2048 KiB reserved, all in use",
+                "huge pages of 2048 KiB: 8 reserved, all in use",
             ),
             (
                 "HugePages_Total: 8\nHugePages_Free: 6\nHugepagesize: 1048576 kB\n",
                 Support::Ok,
-                "8 of 1048576 KiB reserved, 6 free",
+                "huge pages of 1048576 KiB: 8 reserved, 6 free",
             ),
             (
                 "MemTotal: 1 kB\n",

@@ -35,7 +35,7 @@ const CHECKS: &[CheckEntry] = &[
     ("user-namespaces", kernel::check_user_namespaces),
     ("processors", processor::check_processors),
     ("clock-source", processor::check_clock_source),
-    ("cache-line", processor::check_cache_line),
+    ("core-to-core", processor::check_cache_line),
     ("frequency-scaling", processor::check_frequency_scaling),
     ("idle-states", processor::check_idle_states),
     ("congestion-control", network::check_congestion_control),

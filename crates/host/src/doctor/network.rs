@@ -72,7 +72,7 @@ pub(super) fn check_default_qdisc(inputs: &DoctorInputs) -> CheckOutcome {
         (Some(qdisc), FeaturePresence::Absent) => CheckOutcome::limited(format!(
             "{qdisc}; the kernel lacks fq, which paces precisely"
         ))
-        .with_enable("a kernel with CONFIG_NET_SCH_FQ"),
+        .with_enable("boot a kernel with CONFIG_NET_SCH_FQ"),
         (Some(qdisc), _) => CheckOutcome::ok(qdisc),
         (None, _) => CheckOutcome::unknown(format!(
             "{DEFAULT_QDISC} is unreadable (visible in the initial network namespace only)"
@@ -202,7 +202,7 @@ fn assess_af_xdp(inputs: &DoctorInputs, probe_result: io::Result<()>) -> CheckOu
                 .with_enable(inputs.capabilities.grant_instruction(&lacking))
         }
         (Err(_), Some(libc::EAFNOSUPPORT)) => CheckOutcome::missing("not in this kernel")
-            .with_enable("a kernel with CONFIG_XDP_SOCKETS"),
+            .with_enable("boot a kernel with CONFIG_XDP_SOCKETS"),
         (Err(_), Some(libc::EPERM | libc::EACCES)) => CheckOutcome::missing("needs capabilities")
             .with_enable(inputs.capabilities.grant_instruction(&lacking)),
         (Err(error), _) => CheckOutcome::unknown(format!("could not be tested: {error}")),
@@ -217,7 +217,7 @@ pub(super) fn check_netem(inputs: &DoctorInputs) -> CheckOutcome {
         FeaturePresence::Loadable => CheckOutcome::ok("kernel module, loaded on first use"),
         FeaturePresence::Absent => {
             CheckOutcome::missing("not in this kernel: lab links cannot delay, lose or reorder").with_enable(
-                "the package with sch_netem (Fedora, RHEL: kernel-modules-extra), or a kernel with CONFIG_NET_SCH_NETEM",
+                "install the package with sch_netem (Fedora, RHEL: kernel-modules-extra), or boot a kernel with CONFIG_NET_SCH_NETEM",
             )
         }
         FeaturePresence::Unknown => {
@@ -243,9 +243,8 @@ pub(super) fn check_tun(inputs: &DoctorInputs) -> CheckOutcome {
             (FeaturePresence::Loadable | FeaturePresence::Ready, false) => {
                 missing_tun_device(DEVICE)
             }
-            (FeaturePresence::Absent, _) => {
-                CheckOutcome::missing("not in this kernel").with_enable("a kernel with CONFIG_TUN")
-            }
+            (FeaturePresence::Absent, _) => CheckOutcome::missing("not in this kernel")
+                .with_enable("boot a kernel with CONFIG_TUN"),
             _ => CheckOutcome::unknown(format!("unknown whether {DEVICE} works")),
         };
     }

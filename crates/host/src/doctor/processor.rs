@@ -39,7 +39,7 @@ pub(super) fn check_processors(inputs: &DoctorInputs) -> CheckOutcome {
     }
     if usable.len() < 2 {
         return CheckOutcome::limited(format!("{detail}: client and server share it"))
-            .with_enable("a machine with two processors or more");
+            .with_enable("use a machine with two CPUs or more");
     }
     CheckOutcome::ok(detail)
 }
@@ -103,7 +103,7 @@ fn assess_clock_source(name: Option<&str>, available: &str, read_ns: u64) -> Che
         true => result.with_enable(
             "`echo tsc | sudo tee /sys/devices/system/clocksource/clocksource0/current_clocksource`",
         ),
-        false => result.with_enable("boot with `tsc=reliable` if the processor has an invariant TSC"),
+        false => result.with_enable("boot with `tsc=reliable` if the CPU has an invariant TSC"),
     }
 }
 
@@ -127,12 +127,12 @@ fn measure_clock_read_ns() -> u64 {
 pub(super) fn check_cache_line(inputs: &DoctorInputs) -> CheckOutcome {
     let usable = cpu::list_usable().unwrap_or_default();
     let Some((first, second)) = choose_pair(&inputs.files, &usable) else {
-        return CheckOutcome::unknown("needs two processors");
+        return CheckOutcome::unknown("needs two CPUs");
     };
     match cache_line::measure_cache_line(first, second) {
         Some(time) => assess_cache_line(first, second, time),
         None => CheckOutcome::unknown(format!(
-            "processors {first} and {second} did not run at the same time"
+            "CPUs {first} and {second} did not run at the same time"
         )),
     }
 }
@@ -164,18 +164,16 @@ fn choose_pair(files: &SystemFiles, usable: &[u32]) -> Option<(u32, u32)> {
 
 fn assess_cache_line(first: u32, second: u32, time: Duration) -> CheckOutcome {
     let detail = format!(
-        "{} ns round trip between processors {first} and {second}",
+        "{} ns round trip between CPUs {first} and {second}",
         time.as_nanos()
     );
     match time < cache_line::NEAR_LIMIT {
-        true => CheckOutcome::ok(format!("{detail} (they share a cache)")),
-        false => CheckOutcome::limited(format!(
-            "{detail} (no shared cache at the moment, or other load)"
-        ))
-        .with_enable(
-            "pin both ends to processors that share a cache; \
-             on a virtual machine measure again, because its host moves the processors",
-        ),
+        true => CheckOutcome::ok(format!("{detail} (fast: they share a cache)")),
+        false => CheckOutcome::limited(format!("{detail} (slow: no shared cache, or other load)"))
+            .with_enable(
+                "pin both ends to CPUs that share a cache; \
+             on a virtual machine measure again, because its host moves the CPUs",
+            ),
     }
 }
 
@@ -187,7 +185,7 @@ pub(super) fn check_frequency_scaling(inputs: &DoctorInputs) -> CheckOutcome {
             true => CheckOutcome::ok(
                 "no frequency scaling by the kernel; firmware or hypervisor may scale",
             ),
-            false => CheckOutcome::unknown("/sys does not show the processors"),
+            false => CheckOutcome::unknown("/sys does not show the CPUs"),
         };
     };
     let mhz = |file: &str| {
@@ -237,7 +235,7 @@ fn assess_idle_states(
     let detail = match (driver.and_then(|text| text.split(':').next()), names.len()) {
         (Some(driver), 1..) => format!("{driver}: {}", names.join(", ")),
         (Some(driver), 0) => driver.to_owned(),
-        (None, _) => "no idle driver: idle processors halt".to_owned(),
+        (None, _) => "without an idle driver, idle CPUs halt".to_owned(),
     };
     // The POLL state is a loop without wake-up cost: there is nothing to disable.
     if !states.is_empty()
@@ -279,7 +277,7 @@ fn assess_steal(fraction: f64, duration: Duration) -> CheckOutcome {
     // Below this, the throughput of repeated runs agreed within its usual spread.
     const MAX_STEAL_FRACTION: f64 = 0.01;
     let detail = format!(
-        "{:.1} % of processor time over {} ms",
+        "{:.1} % of CPU time over {} ms",
         100.0 * fraction,
         duration.as_millis()
     );
@@ -287,7 +285,7 @@ fn assess_steal(fraction: f64, duration: Duration) -> CheckOutcome {
         true => CheckOutcome::ok(detail),
         false => CheckOutcome::limited(format!("{detail}: the hypervisor runs other machines"))
             .with_enable(
-                "a less loaded host, or dedicated processors (dedicated instance, vCPU pinning)",
+                "use a less loaded host, or dedicated CPUs (dedicated instance, vCPU pinning)",
             ),
     }
 }

@@ -101,7 +101,7 @@ fn assess_timestamping(
         Ok(LoopbackTimestamps { receive: true, .. }) => CheckOutcome::limited(format!(
             "software timestamps of received packets only{clocks}"
         ))
-        .with_enable("a kernel with CONFIG_NETWORK_PHY_TIMESTAMPING or a later one"),
+        .with_enable("boot a kernel with CONFIG_NETWORK_PHY_TIMESTAMPING or a later one"),
         Ok(LoopbackTimestamps { transmit: true, .. }) => {
             CheckOutcome::limited(format!("software timestamps of sent packets only{clocks}"))
         }

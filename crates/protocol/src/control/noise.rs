@@ -54,7 +54,7 @@ pub struct PresharedKey([u8; KEY_BYTES]);
 pub enum PresharedKeyError {
     /// The secret could be guessed.
     #[error(
-        "the secret has {bytes} B, and fewer than {SECRET_MIN_BYTES} can be guessed: make one with `head -c 32 /dev/urandom | base64`"
+        "key shorter than {SECRET_MIN_BYTES} bytes ({bytes}): make one with `head -c 32 /dev/urandom | base64`"
     )]
     TooShort {
         /// Length without surrounding white space.

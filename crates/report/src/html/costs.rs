@@ -51,7 +51,7 @@ fn stream_chart(run: &Record, direction: Direction) -> String {
             .flat_map(|i| i.streams.iter().map(|s| s.id));
         let ids: std::collections::BTreeSet<u32> = ids.collect();
         for id in ids {
-            add_series(format!("stream {id}"), &|interval| {
+            add_series(format!("flow {id}"), &|interval| {
                 let stream = interval.streams.iter().find(|stream| stream.id == id)?;
                 Some(goodput_of_stream(interval, stream))
             });
@@ -77,9 +77,9 @@ fn stream_chart(run: &Record, direction: Direction) -> String {
     }
     let chart = LineChart {
         title: match run.directions.len() {
-            0 | 1 => "Goodput of each stream over time".to_owned(),
+            0 | 1 => "Goodput of each flow over time".to_owned(),
             _ => format!(
-                "Goodput of each stream over time, {}",
+                "Goodput of each flow over time, {}",
                 phrases::recorded_direction(run, direction)
             ),
         },
@@ -110,7 +110,7 @@ fn thread_table(run: &Record) -> String {
         return String::new();
     }
     let mut out = String::from(
-        "<details><summary>Threads</summary><div class=\"scroll\"><table><thead><tr><th>thread</th><th class=\"text\">direction</th><th>streams</th><th>of a core</th><th>blocked</th><th>wake-up latency</th><th>waiting for a core</th><th>voluntary switches</th><th>involuntary switches</th><th class=\"text\">cores</th><th>instructions per cycle</th></tr></thead><tbody>",
+        "<details><summary>Threads</summary><div class=\"scroll\"><table><thead><tr><th>thread</th><th class=\"text\">direction</th><th>flows</th><th>of a CPU</th><th>blocked</th><th>wake-up latency</th><th>waiting for a CPU</th><th>voluntary switches</th><th>involuntary switches</th><th class=\"text\">CPUs</th><th>instructions per cycle</th></tr></thead><tbody>",
     );
     for (role, thread) in all {
         let share = |ns: Option<u64>| {
@@ -155,7 +155,7 @@ fn thread_table(run: &Record) -> String {
     }
     if let Some(memory) = costs::describe_memory(run) {
         out.push_str(&format!(
-            "<p class=\"muted\">Memory per stream: {}.</p>",
+            "<p class=\"muted\">Memory per flow: {}.</p>",
             escape_markup(&with_micro_sign(&memory))
         ));
     }

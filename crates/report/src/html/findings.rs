@@ -2,10 +2,8 @@
 
 use linerate_record::finding::{Finding, FindingKind};
 use linerate_record::record::Record;
-use linerate_stats::units::format_share;
 
 use super::{mark_code, with_micro_sign};
-use crate::model;
 use crate::phrases;
 use crate::svg::escape_markup;
 
@@ -36,22 +34,12 @@ fn render_finding(finding: &Finding) -> String {
         FindingKind::Limit => "Limit",
         FindingKind::Unknown => "Unknown",
     };
-    let mut attributes = vec![model::finding_location(finding.end).to_owned()];
-    attributes.extend(finding.direction.map(|direction| direction.to_string()));
-    if finding.kind != FindingKind::Unknown {
-        attributes.push(with_micro_sign(&format_share(finding.cost)));
-    }
-    attributes.extend(
-        finding
-            .follows_from
-            .as_ref()
-            .map(|from| format!("follows from {from}")),
-    );
+    let attributes = phrases::finding_attributes(finding, false);
     let mut out = format!(
         "<div class=\"callout\"><p><b>{kind}: {}.</b> {} <span class=\"muted\">({})</span></p>\n",
         escape_markup(finding.cause.as_str()),
         mark_code(&with_micro_sign(&finding.summary)),
-        escape_markup(&attributes.join(", "))
+        escape_markup(&with_micro_sign(&attributes.join(", ")))
     );
     let readings: String = finding
         .evidence
@@ -74,14 +62,12 @@ fn render_finding(finding: &Finding) -> String {
             escape_markup(command)
         ));
     }
-    if let Some(gain) = finding.gain {
-        let formula = finding.gain_formula.as_deref().unwrap_or("");
-        out.push_str(&format!(
-            " Gain: up to {gain:.2} times <span class=\"muted\">({})</span>",
-            mark_code(&with_micro_sign(formula))
-        ));
+    out.push_str("</p>");
+    if let Some(gain) = phrases::describe_gain(finding) {
+        let gain = mark_code(&with_micro_sign(&gain));
+        out.push_str(&format!("<p class=\"muted\">Gain: {gain}</p>"));
     }
-    out.push_str("</p></div>\n");
+    out.push_str("</div>\n");
     out
 }
 

@@ -41,7 +41,7 @@ pub(super) fn host_section(runs: &[Record]) -> String {
     };
     if runs.iter().any(share_a_kernel) {
         out.push_str(
-            "<p class=\"muted\">Client and server run on the same kernel and share its cores.</p>\n",
+            "<p class=\"muted\">Client and server run on the same kernel and share its CPUs.</p>\n",
         );
     }
     for hosts in first.chunks(HOSTS_PER_TABLE) {
@@ -110,7 +110,7 @@ fn host_summary(host: &HostFacts) -> String {
     let mut parts: Vec<String> = Vec::new();
     parts.extend(host.kernel.as_ref().map(|kernel| format!("Linux {kernel}")));
     let processors = host.cpu.logical.map(u64::from);
-    parts.extend(processors.map(|count| count_of(count, "processor")));
+    parts.extend(processors.map(|count| count_of(count, "CPU")));
     parts.extend(host.interface.as_ref().map(|i| i.name.clone()));
     match parts.is_empty() {
         true => facts::host_heading(host),

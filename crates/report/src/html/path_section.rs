@@ -241,7 +241,7 @@ fn stack_box(plan: &Plan, host: Option<&HostFacts>, stack: &str, is_client: bool
     let facts = host.and_then(|host| host.stack.as_ref());
     let streams = match plan.streams {
         1 => String::new(),
-        n => format!(", {n} streams"),
+        n => format!(", {n} flows"),
     };
     if stack == STACK_NAME || facts.is_some() {
         let profile = plan
@@ -250,7 +250,7 @@ fn stack_box(plan: &Plan, host: Option<&HostFacts>, stack: &str, is_client: bool
             .filter(|_| is_client)
             .map(|stack| format!(", profile {}", stack.profile));
         return PathBox::new(
-            "our stack",
+            "the user-space stack",
             format!("{}{streams}{}", plan.protocol, profile.unwrap_or_default()),
         );
     }
@@ -388,9 +388,9 @@ mod tests {
         };
         assert_eq!(
             describe(&[], Some(&[1])),
-            "blocking, any core (seen on core 1)"
+            "blocking, any CPU (seen on CPU 1)"
         );
-        assert_eq!(describe(&[1], Some(&[1])), "blocking, core 1");
-        assert_eq!(describe(&[], None), "blocking, any core");
+        assert_eq!(describe(&[1], Some(&[1])), "blocking, CPU 1");
+        assert_eq!(describe(&[], None), "blocking, any CPU");
     }
 }

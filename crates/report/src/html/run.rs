@@ -171,7 +171,7 @@ fn key_figures(run: &Record) -> String {
         card(
             &format!("{} CPU", role.as_str()),
             cost.map(|cost| format_share(cost.share)),
-            "of one core, for the threads that moved payload",
+            "of one CPU, for the threads that moved payload",
         );
     }
     // Cards per row: rows of equal length where the number allows it.
@@ -537,7 +537,7 @@ fn loss_section(run: &Record) -> String {
     let mut out = String::from("<h3>Where packets were lost</h3>\n");
     out.push_str(&super::loss_flow::loss_flows(run));
     out.push_str(
-        "<div class=\"scroll\"><table><thead><tr><th>place</th><th class=\"text\">direction</th><th>packets</th><th class=\"text\">meaning</th></tr></thead><tbody>",
+        "<div class=\"scroll\"><table><thead><tr><th>lost at</th><th class=\"text\">direction</th><th>packets</th><th class=\"text\">meaning</th></tr></thead><tbody>",
     );
     for loss in &run.losses {
         out.push_str(&format!(
@@ -627,7 +627,7 @@ fn stream_table(run: &Record) -> String {
         return String::new();
     }
     let mut out = format!(
-        "<details><summary>{} streams</summary><div class=\"scroll\"><table><thead><tr><th>stream</th><th class=\"text\">direction</th><th class=\"text\">from</th><th class=\"text\">to</th>",
+        "<details><summary>{} flows</summary><div class=\"scroll\"><table><thead><tr><th>flow</th><th class=\"text\">direction</th><th class=\"text\">from</th><th class=\"text\">to</th>",
         flows.len()
     );
     for figure in figures::stream_figures(&run.plan, &Summary::default()) {

@@ -85,13 +85,13 @@ fn stacked_bar(stages: &[RoundTripStage], size: DrawingSize) -> String {
         )
         .expect("writing to a String cannot fail");
         // The name is drawn only if it fits.
-        let name = stage.stage.split_once('-').map_or("", |(_, name)| name);
+        let name = stage.stage.replace('-', " ");
         if width > name.len() as f64 * 6.7 + 6.0 {
             write!(
                 out,
                 "<text class=\"mid\" x=\"{:.1}\" y=\"14\">{}</text>",
                 x + width / 2.0,
-                escape_markup(name)
+                escape_markup(&name)
             )
             .expect("writing to a String cannot fail");
         }

@@ -79,7 +79,7 @@ fn finding_table(tuning: &Tuning) -> String {
     let grid = Grid::new(&headings, rows.collect(), 2);
     grid.map_or_else(String::new, |grid| {
         format!(
-            "<h3>Findings of the first measurement</h3>\n{}",
+            "<h3>Findings of the baseline</h3>\n{}",
             figure::render_grid(&grid)
         )
     })
@@ -157,7 +157,7 @@ fn describe_setting(setting: &KnobValues) -> String {
         .map(|(knob, value)| format!("{knob}={value}"))
         .collect();
     match set.is_empty() {
-        true => "start".to_owned(),
+        true => "baseline".to_owned(),
         false => set.join(" "),
     }
 }
@@ -200,7 +200,7 @@ fn trial_chart(tuning: &Tuning) -> String {
         references: (start.iter())
             .map(|(_, value, _)| ReferenceLine {
                 value: *value,
-                label: "start".to_owned(),
+                label: "baseline".to_owned(),
             })
             .collect(),
     };
@@ -256,7 +256,7 @@ mod tests {
             cache_line_rtt_ns: None,
             dropped: None,
         });
-        let proof = compare_pairs(&spec, [side("start"), side("tuned")], pairs.collect());
+        let proof = compare_pairs(&spec, [side("baseline"), side("tuned")], pairs.collect());
         let trial = |setting: &[(&str, &str)], value| TuningTrial {
             setting: (setting.iter())
                 .map(|(knob, value)| ((*knob).to_owned(), (*value).to_owned()))
@@ -292,7 +292,7 @@ mod tests {
             rejected: vec![RejectedSetting {
                 knob: "wait".to_owned(),
                 value: "spin".to_owned(),
-                reason: "no gain over the start".to_owned(),
+                reason: "no gain over the baseline".to_owned(),
             }],
             trials: vec![
                 trial(&[], Some(1e9)),
@@ -339,7 +339,7 @@ mod tests {
                 "memory",
                 "memory of the socket buffers, both ends</td><td>8 KiB</td><td>68 KiB</td>",
             ),
-            ("processor time", "CPU time of both ends, per byte</td>"),
+            ("CPU time", "CPU time of both ends, per byte</td>"),
             ("the limit", "Memory limit of a setting: 1 MiB"),
             (
                 "what pointed there",
@@ -358,7 +358,7 @@ mod tests {
             ("as it is there", "# a &amp; b</pre>"),
             (
                 "in vain",
-                "<td class=\"text short\">spin</td><td class=\"text\">no gain over the start</td>",
+                "<td class=\"text short\">spin</td><td class=\"text\">no gain over the baseline</td>",
             ),
             ("the pairs", "Difference of B to A in each pair: goodput"),
             ("the search", "Trials of the search: goodput"),

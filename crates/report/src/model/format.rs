@@ -12,12 +12,6 @@ pub(crate) fn or_unknown<T>(value: Option<T>, format: impl FnOnce(T) -> String) 
     value.map_or_else(|| UNKNOWN.to_owned(), format)
 }
 
-/// Formats a count with its noun: `1 run`, `1,234 runs`.
-pub(crate) fn count_of(count: u64, noun: &str) -> String {
-    let plural = if count == 1 { "" } else { "s" };
-    format!("{} {noun}{plural}", format_count(count))
-}
-
 /// Formats a socket address: `10.77.0.2:5201`, `[fd00::1]:5201`.
 pub(crate) fn format_address(host: &str, port: u16) -> String {
     if host.contains(':') && !host.starts_with('[') {
@@ -105,6 +99,15 @@ pub(crate) fn format_estimate(unit: FigureUnit, value: &Estimate) -> String {
     match low == median && high == median {
         true => median,
         false => format!("{median} ({low} to {high})"),
+    }
+}
+
+/// Returns the headings of an interval of the median over a number of runs: 95 % takes six runs, and
+/// with fewer the interval has the extremes.
+pub(crate) fn interval_headings(runs: usize) -> [&'static str; 2] {
+    match runs {
+        0..6 => ["lowest", "highest"],
+        _ => ["95 % CI low", "high"],
     }
 }
 

@@ -7,11 +7,12 @@ mod grid;
 mod value_names;
 
 pub(crate) use format::{
-    INTERVAL_LEGEND, UNKNOWN, capitalise, count_of, format_address, format_change, format_duration,
+    INTERVAL_LEGEND, UNKNOWN, capitalise, format_address, format_change, format_duration,
     format_estimate, format_factor, format_ratio, format_relative, format_short, format_value,
-    or_unknown,
+    interval_headings, or_unknown,
 };
 pub(crate) use grid::{Grid, SummaryFigure, summary_figure};
+pub(crate) use linerate_stats::units::count_of;
 pub(crate) use value_names::{
-    core_list, direction_name, finding_location, skipped_copies, wait_mode_name,
+    core_list, direction_name, finding_location, role_name, skipped_copies, wait_mode_name,
 };

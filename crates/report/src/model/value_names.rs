@@ -1,9 +1,22 @@
 //! Names of the values of a plan or record: roles, directions, wait modes, copy modes.
 
+use linerate_record::facts::Role;
 use linerate_record::finding::FindingLocation;
-use linerate_record::plan::{CopyModes, CpuList, Direction, ReceiveCopy, SendCopy, WaitMode};
+use linerate_record::plan::{CopyModes, CpuList, Direction, Plan, ReceiveCopy, SendCopy, WaitMode};
 
 use super::format::format_duration;
+
+/// Names an end: client or server, for ttcp sender or receiver, since either end of it may
+/// connect.
+pub(crate) fn role_name(plan: &Plan, role: Role) -> &'static str {
+    if plan.peer_protocol.as_deref() != Some("ttcp") {
+        return role.as_str();
+    }
+    match plan.has_direction(Direction::Send) == (role == Role::Client) {
+        true => "sender",
+        false => "receiver",
+    }
+}
 
 /// Returns the end that a finding is about, as text.
 pub(crate) fn finding_location(end: FindingLocation) -> &'static str {
@@ -57,8 +70,8 @@ pub(crate) fn wait_mode_name(wait: WaitMode) -> String {
 /// Names a set of CPUs: `any core`, `core 1`, `cores 0-3`.
 pub(crate) fn core_list(cpus: &CpuList) -> String {
     match cpus.0.len() {
-        0 => "any core".to_owned(),
-        1 => format!("core {cpus}"),
-        _ => format!("cores {cpus}"),
+        0 => "any CPU".to_owned(),
+        1 => format!("CPU {cpus}"),
+        _ => format!("CPUs {cpus}"),
     }
 }

@@ -1,6 +1,6 @@
 //! Text of caveats and findings.
 
-use linerate_record::finding::{Evidence, EvidenceValue};
+use linerate_record::finding::{Evidence, EvidenceValue, Finding, FindingKind};
 use linerate_record::ids::{CaveatId, StoredId};
 use linerate_record::record::{Caveat, Record};
 use linerate_stats::units::{
@@ -8,6 +8,7 @@ use linerate_stats::units::{
 };
 
 use super::run_name;
+use crate::model;
 
 /// Returns each distinct caveat of some runs, with the names of the runs that have it.
 pub(crate) fn distinct_caveats(runs: &[Record]) -> Vec<(&Caveat, Vec<String>)> {
@@ -70,6 +71,88 @@ pub(crate) fn count_caveats(runs: &[Record]) -> Vec<CaveatCount<'_>> {
     counts
 }
 
+/// Returns where a finding is, its cost and its cause. A cost that its sentence has is not repeated.
+pub(crate) fn finding_attributes(finding: &Finding, serving: bool) -> Vec<String> {
+    let mut attributes = vec![model::finding_location(finding.end).to_owned()];
+    attributes.extend(
+        (finding.direction).map(|direction| model::direction_name(direction, serving).to_owned()),
+    );
+    let cost = format_share(finding.cost);
+    if finding.kind != FindingKind::Unknown && !finding.summary.contains(&cost) {
+        attributes.push(cost);
+    }
+    attributes.extend((finding.follows_from.as_ref()).map(|from| format!("follows from {from}")));
+    attributes
+}
+
+/// Describes the gain of a remedy with its origin: `up to 1.50 times (1 / (1 - share lost here))`.
+pub(crate) fn describe_gain(finding: &Finding) -> Option<String> {
+    let formula = finding.gain_formula.as_deref().unwrap_or_default();
+    let lead = match formula.starts_with("earlier tests") {
+        true => "typically",
+        false => "up to",
+    };
+    let gain = finding.gain?;
+    Some(format!(
+        "{lead} {} times ({formula})",
+        model::format_ratio(gain)
+    ))
+}
+
+/// Prefixes and first letters of names that kernels and standards gave to counters and settings.
+const GIVEN_NAMES: [&str; 6] = ["tcpi_", "gso_", "tso_", "scaling_", "cpuinfo_", "rx_missed"];
+
+/// Keys of the record whose names in text differ by more than the unit.
+const COUNTER_NAMES: [(&str, &str); 7] = [
+    ("rtt", "round trip"),
+    ("rtt.min", "shortest round trip"),
+    ("rtt.max", "longest round trip"),
+    ("whole", "round trip with its socket"),
+    ("rounds", "polls"),
+    ("idle rounds", "empty polls"),
+    ("cpu share", "CPU share"),
+];
+
+/// Returns the name of a counter or key of the record in text: `goodput` for `goodput_bps`, `lost
+/// at qdisc` for `losses[qdisc]`.
+fn counter_name(counter: &str) -> String {
+    let is_given = GIVEN_NAMES.iter().any(|prefix| counter.starts_with(prefix))
+        || counter.starts_with(|first: char| first.is_uppercase());
+    if is_given {
+        return counter.to_owned();
+    }
+    let in_place = |name| counter.strip_prefix(name)?.strip_suffix(']');
+    if let Some(place) = in_place("losses[") {
+        return format!("lost at {place}");
+    }
+    if let Some(causes) = in_place("drops[") {
+        return format!("drops ({causes})");
+    }
+    let (key, part) = match counter.split_once('.') {
+        // A key of the user-space stack or of the kernel is a name.
+        Some((key, _)) if !key.ends_with("_ns") => return counter.to_owned(),
+        Some((key, part)) => (key, format!(".{part}")),
+        None => (counter, String::new()),
+    };
+    let units = ["_ns", "_bps", "_fps", "_bytes"];
+    // A comma separates a remark: `goodput_bps, slower`.
+    let (key, remark) = key.split_at(key.find(',').unwrap_or(key.len()));
+    let words = units.iter().find_map(|unit| key.strip_suffix(unit));
+    let words = words.unwrap_or(key).replace('_', " ") + remark;
+    let known = |name: &str| {
+        let mut known = COUNTER_NAMES.iter();
+        known.find(|(key, _)| *key == name).map(|(_, name)| *name)
+    };
+    match known(&format!("{words}{part}")) {
+        Some(name) => name.to_owned(),
+        None => format!(
+            "{}{}",
+            known(&words).unwrap_or(&words),
+            part.replace('.', " ")
+        ),
+    }
+}
+
 /// Describes a reading that supports a finding: `tcpi_rtt 120 us (client TCP_INFO)`.
 pub(crate) fn describe_evidence(reading: &Evidence) -> String {
     let format_number = |value: f64| match reading.unit.as_str() {
@@ -88,12 +171,33 @@ pub(crate) fn describe_evidence(reading: &Evidence) -> String {
         (None, Some(why)) => format!("unknown ({why})"),
         (None, None) => "unknown".to_owned(),
     };
-    format!("{} {value} ({})", reading.counter, reading.source)
+    format!(
+        "{} {value} ({})",
+        counter_name(&reading.counter),
+        reading.source
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counters_have_names_in_text() {
+        for (counter, name) in [
+            ("goodput_bps", "goodput"),
+            ("goodput_bps, slower", "goodput, slower"),
+            ("rtt_ns.p50", "round trip p50"),
+            ("rtt_ns.max", "longest round trip"),
+            ("losses[udp-receive-queue]", "lost at udp-receive-queue"),
+            ("round_trips", "round trips"),
+            ("tcpi_min_rtt", "tcpi_min_rtt"),
+            ("ip.reassembly_evicted", "ip.reassembly_evicted"),
+            ("SO_RCVBUF", "SO_RCVBUF"),
+        ] {
+            assert_eq!(counter_name(counter), name, "{counter}");
+        }
+    }
 
     #[test]
     fn kinds_of_caveats_are_counted_over_runs() {

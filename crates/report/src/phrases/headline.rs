@@ -102,7 +102,7 @@ fn packet_sentences(runs: &[Record]) -> Vec<String> {
     }
 }
 
-/// Summarises throughput: `TCP carried 61.2 Gb/s out and 58.9 Gb/s back.`
+/// Summarises throughput: `TCP: sent 61.2 Gb/s, received 58.9 Gb/s.`
 fn throughput_sentence(runs: &[Record], protocol: TransportProtocol) -> Option<String> {
     let median_of = |direction: Direction| {
         let goodput_and_loss = |run: &Record| {
@@ -131,25 +131,17 @@ fn throughput_sentence(runs: &[Record], protocol: TransportProtocol) -> Option<S
         }
         _ => String::new(),
     };
-    let describe = |(rate, loss, _): (f64, Option<f64>, usize), suffix: &str| {
-        format!("{}{suffix}{}", format_bit_rate(rate), loss_suffix(loss))
+    let describe = |verb: &str, (rate, loss, _): (f64, Option<f64>, usize)| {
+        format!("{verb} {}{}", format_bit_rate(rate), loss_suffix(loss))
     };
     let (send, receive) = (median_of(Direction::Send), median_of(Direction::Receive));
     let count = send.or(receive)?.2;
-    let text = match (send, receive) {
-        (Some(send), Some(receive)) => {
-            format!(
-                "{} and {}",
-                describe(send, " out"),
-                describe(receive, " back")
-            )
-        }
-        (Some(send), None) => describe(send, ""),
-        (None, Some(receive)) => describe(receive, " back"),
-        (None, None) => return None,
-    };
+    let sent = send.map(|send| describe("sent", send));
+    let received = receive.map(|receive| describe("received", receive));
+    let text: Vec<_> = sent.into_iter().chain(received).collect();
     Some(format!(
-        "{protocol} carried {text}{}.",
+        "{protocol}: {}{}.",
+        text.join(", "),
         run_count_suffix(count)
     ))
 }

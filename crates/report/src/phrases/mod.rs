@@ -7,7 +7,9 @@ mod headline;
 mod measurements;
 mod plan_text;
 
-pub(crate) use caveats_and_findings::{count_caveats, describe_evidence, distinct_caveats};
+pub(crate) use caveats_and_findings::{
+    count_caveats, describe_evidence, describe_gain, distinct_caveats, finding_attributes,
+};
 pub(crate) use document_comparison::compare_documents;
 pub(crate) use headline::{run_headlines, set_headlines};
 pub(crate) use measurements::measurements;

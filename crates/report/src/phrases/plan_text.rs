@@ -9,7 +9,8 @@ use linerate_record::record::{Record, StreamFigures};
 use linerate_stats::units::{format_bit_rate, format_bytes, format_count, format_exact_bytes};
 
 use crate::model::{
-    core_list, direction_name, format_address, format_duration, skipped_copies, wait_mode_name,
+    core_list, count_of, direction_name, format_address, format_duration, skipped_copies,
+    wait_mode_name,
 };
 
 /// Returns the title of a run from the view of the program that recorded it.
@@ -92,10 +93,10 @@ fn bidirectional_name(plan: &Plan) -> &'static str {
 fn stack_host_title(plan: &Plan) -> String {
     let stack = plan.client_stack.as_ref();
     stack.map_or_else(
-        || "our stack".to_owned(),
+        || "user-space stack".to_owned(),
         |stack| {
             format!(
-                "our stack on {} as {}",
+                "user-space stack on {} as {}",
                 stack.device,
                 stack.addresses.join(" and ")
             )
@@ -231,10 +232,7 @@ pub(crate) fn plan_details(plan: &Plan) -> Vec<String> {
     if plan.kind == RunKind::Generate {
         return crate::generate::describe_run(plan);
     }
-    let streams = match plan.streams {
-        1 => "1 stream".to_owned(),
-        n => format!("{} streams{}", format_count(n.into()), threads_suffix(plan)),
-    };
+    let streams = count_of(plan.streams.into(), "flow") + &threads_suffix(plan);
     // On a host with the user-space stack, the number of streams is chosen by its clients.
     let profile = plan
         .client_stack
@@ -248,7 +246,7 @@ pub(crate) fn plan_details(plan: &Plan) -> Vec<String> {
         plan.duration_ns,
     ) {
         (RunKind::Latency, Some(count), _, _) => {
-            parts.push(format!("{} round trips", format_count(count)));
+            parts.push(count_of(count, "round trip"));
         }
         (RunKind::Throughput, _, Some(bytes), _) => parts.push(format_bytes(bytes)),
         (_, _, _, Some(time)) => parts.push(format_duration(time)),
@@ -294,13 +292,18 @@ pub(crate) fn plan_details(plan: &Plan) -> Vec<String> {
     let server_stack_known = plan.peer_protocol.is_none() || plan.stack.server != "unknown";
     // Ports of a forwarder have no stack; for a stack host the title names it.
     let has_stack = !matches!(plan.kind, RunKind::Forward | RunKind::Stack);
-    let has_user_space_stack =
-        plan.stack.client != "kernel" || (server_stack_known && plan.stack.server != "kernel");
-    match has_stack && has_user_space_stack {
-        true if server_stack_known => parts.push(format!("stack {}", plan.stack)),
-        true => parts.push(format!("stack {}", plan.stack.client)),
-        false => {}
-    }
+    let is_kernel = |stack: &str| stack == "kernel";
+    let end = match (
+        is_kernel(&plan.stack.client),
+        is_kernel(&plan.stack.server) || !server_stack_known,
+    ) {
+        (true, true) => None,
+        (false, true) => Some("the client"),
+        (true, false) => Some("the server"),
+        (false, false) => Some("both ends"),
+    };
+    let end = end.filter(|_| has_stack);
+    parts.extend(end.map(|end| format!("user-space stack at {end}")));
     parts
 }
 
@@ -369,7 +372,7 @@ pub(crate) fn describe_granted_buffers(record: &Record) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join(", "))
 }
 
-/// Describes the pacing: `at 100 Mb/s per stream in bursts of 16, paced by the socket`.
+/// Describes the pacing: `at 100 Mb/s per flow in bursts of 16, paced by the socket`.
 fn describe_pacing(plan: &Plan) -> Option<String> {
     let rate = plan.rate_bps?;
     let mut text = match plan.pace.packets_per_second {
@@ -378,9 +381,9 @@ fn describe_pacing(plan: &Plan) -> Option<String> {
                 TransportProtocol::Udp => "datagrams/s",
                 TransportProtocol::Tcp => "calls/s",
             };
-            format!("at {} {unit} per stream", format_count(count))
+            format!("at {} {unit} per flow", format_count(count))
         }
-        None => format!("at {} per stream", format_bit_rate(rate as f64)),
+        None => format!("at {} per flow", format_bit_rate(rate as f64)),
     };
     let payload = plan.payload_bytes.max(1);
     if plan.payload_bytes > 0 && plan.pace.has_bursts(payload) {
@@ -467,11 +470,11 @@ mod tests {
         for (cpu, expected) in [
             (
                 PerEnd::default(),
-                "client blocks on any core, server spins on any core",
+                "client blocks on any CPU, server spins on any CPU",
             ),
             (
                 "0/1-2".parse().unwrap(),
-                "client blocks on core 0, server spins on cores 1-2",
+                "client blocks on CPU 0, server spins on CPUs 1-2",
             ),
         ] {
             assert_eq!(describe_wait("client", "server", &wait, &cpu), expected);

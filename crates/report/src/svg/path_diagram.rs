@@ -63,7 +63,7 @@ const CONNECTION_HEIGHT: f64 = 64.0;
 /// Relative character width of the details, which have a smaller font.
 const DETAILS_FACTOR: f64 = 0.95;
 /// Largest number of lines of details in a box.
-const MAX_LINES: usize = 3;
+const MAX_LINES: usize = 5;
 
 impl PathDiagram {
     /// Renders the diagram as SVG.
@@ -481,7 +481,7 @@ mod tests {
         for details in [
             "send queue, bursts of 32",
             "1 send, 1 receive, noqueue",
-            "blocking, any core (seen on cores 0-1)",
+            "blocking, any CPU (seen on CPUs 0-1)",
         ] {
             diagram.client.rows = vec![vec![PathBox::new("ring:0", details)]];
             assert!(!diagram.draw(NARROW_SIZE).contains('…'), "{details}");

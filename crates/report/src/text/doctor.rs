@@ -39,13 +39,14 @@ pub fn render_doctor_report(report: &DoctorReport, style: &TextStyle) -> String 
         ));
         if let Some(enable) = &check.enable {
             let indent = " ".repeat(mark_width + 2);
-            for line in enable.lines() {
+            for (number, line) in enable.lines().enumerate() {
+                let label = if number == 0 { "fix: " } else { "" };
                 // An indented line is a command: it is not wrapped, so that it can be pasted.
                 let wrapped = if line.starts_with(' ') {
                     vec![strip_control_characters(line.trim_end()).into_owned()]
                 } else {
                     wrap(
-                        &strip_control_characters(line),
+                        &strip_control_characters(&format!("{label}{line}")),
                         style.width - indent.len() - 2,
                     )
                 };

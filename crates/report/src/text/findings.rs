@@ -3,9 +3,7 @@
 use linerate_record::finding::{Finding, FindingKind};
 use linerate_record::plan::{RunKind, TransportProtocol};
 use linerate_record::record::Record;
-use linerate_stats::units::format_share;
 
-use crate::model;
 use crate::phrases;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap_with_prefix};
 
@@ -77,25 +75,7 @@ fn render_finding(finding: &Finding, serving: bool, style: &TextStyle) -> String
         FindingKind::Unknown => ("unknown", PaintRole::Warn),
     };
     let prefix = format!("{kind_name} ");
-    let mut attributes = vec![model::finding_location(finding.end).to_owned()];
-    attributes.extend(
-        (finding.direction).map(|direction| model::direction_name(direction, serving).to_owned()),
-    );
-    if finding.kind != FindingKind::Unknown {
-        attributes.push(format_share(finding.cost));
-    }
-    attributes.extend(
-        finding
-            .follows_from
-            .as_ref()
-            .map(|from| format!("follows from {}", strip_control_characters(from.as_str()))),
-    );
-    let text = format!(
-        "{} ({}): {}",
-        strip_control_characters(finding.cause.as_str()),
-        attributes.join(", "),
-        strip_control_characters(&finding.summary)
-    );
+    let text = describe_finding(finding, serving);
     let mut lines = vec![wrap_with_prefix(
         &prefix,
         &style.paint(paint, &prefix),
@@ -129,11 +109,22 @@ fn render_finding(finding: &Finding, serving: bool, style: &TextStyle) -> String
     if !finding.tried.is_empty() {
         push_line("tried   ", &finding.tried.join(", "));
     }
-    if let (Some(gain), formula) = (finding.gain, &finding.gain_formula) {
-        let formula = formula.as_deref().unwrap_or("");
-        push_line("gain    ", &format!("up to {gain:.2} times ({formula})"));
+    if let Some(gain) = phrases::describe_gain(finding) {
+        push_line("gain    ", &gain);
     }
     lines.join("\n")
+}
+
+/// Describes a finding in one sentence: `nagle (client, send): …`.
+#[must_use]
+pub fn describe_finding(finding: &Finding, serving: bool) -> String {
+    let text = format!(
+        "{} ({}): {}",
+        finding.cause,
+        phrases::finding_attributes(finding, serving).join(", "),
+        finding.summary
+    );
+    strip_control_characters(&text).into_owned()
 }
 
 /// Renders the evidence in one line.

@@ -263,15 +263,9 @@ pub fn render_trend(trend: &FigureTrend, style: &TextStyle) -> String {
             row
         })
         .collect();
-    let headings = [
-        "since",
-        "first run",
-        "runs",
-        "median",
-        "from",
-        "to",
-        "change",
-    ];
+    let fewest_runs = trend.levels.iter().map(|level| level.figure.runs).min();
+    let [low, high] = model::interval_headings(fewest_runs.unwrap_or(0));
+    let headings = ["since", "first run", "runs", "median", low, high, "change"];
     blocks.push(render_table(&headings[..columns], rows, 2, style));
     if trend.levels.len() == 1 {
         blocks.push("The level did not change.".to_owned());

@@ -35,13 +35,13 @@ pub use crate::capacity::describe_capacity_trial;
 pub use crate::figures::format_loss_count;
 pub use doctor::render_doctor_report;
 pub use document_comparison::render_comparison;
-pub use findings::{render_explanation, render_findings};
+pub use findings::{describe_finding, render_explanation, render_findings};
 pub(crate) use generate::generator_tables;
 pub use hosts::render_hosts;
 pub use paired_comparison::describe_pair;
 pub use rate_search::describe_trial;
 pub use set::render_set;
-pub use summary::{render_server_summary, render_summary};
+pub use summary::{render_finished_run, render_server_summary, render_summary};
 pub use verdicts::render_verdicts;
 
 /// Number of entries shown of a long list.
@@ -70,7 +70,7 @@ pub fn render_rejection(problem: &ErrorReport, style: &TextStyle) -> String {
             strip_control_characters(&problem.next_step)
         ));
     }
-    let prefix = "refused ";
+    let prefix = "rejected ";
     wrap_with_prefix(
         prefix,
         &style.paint(PaintRole::Heading, prefix),

@@ -115,12 +115,7 @@ fn render_repeats(set: &RunSet, style: &TextStyle) -> String {
     });
     let mut text = style.paint(PaintRole::Bold, &format!("{title}median of {runs} runs"));
     text.push('\n');
-    // A 95 % interval of the median needs six runs; with fewer, low and high are the extremes.
-    let (low, high) = if runs < 6 {
-        ("lowest", "highest")
-    } else {
-        ("95 % from", "to")
-    };
+    let [low, high] = model::interval_headings(runs);
     let rows = FIGURES
         .iter()
         .filter_map(|figure| Some((figure, figures.get(figure.name)?)))
@@ -227,7 +222,10 @@ fn render_measurements(set: &RunSet, style: &TextStyle) -> String {
 /// experiment.
 fn counts_caveats_by_kind(set: &RunSet) -> bool {
     let result = &set.result;
-    result.waiting_costs.is_some() || result.has_uniform_runs() || result.experiment.is_some()
+    result.waiting_costs.is_some()
+        || result.has_uniform_runs()
+        || result.experiment.is_some()
+        || !result.saturation.is_empty()
 }
 
 /// Renders the notes of a set, then the caveats of its runs: each once with its runs, or for many

@@ -57,7 +57,7 @@ pub fn describe_interval(interval: &StackInterval) -> String {
     text
 }
 
-/// Renders the heading of a stack: `client's stack tap:t0 as 10.0.0.1/24; 1.2 MiB of memory,
+/// Renders the heading of a stack: `user-space stack at the client  tap:t0 as 10.0.0.1/24; 1.2 MiB of memory,
 /// allocated at start`.
 fn render_heading(
     record: &Record,
@@ -66,8 +66,8 @@ fn render_heading(
     style: &TextStyle,
 ) -> String {
     let prefix = match host.role.filter(|_| record.kind != RunKind::Stack) {
-        Some(role) => format!("{}'s stack  ", role.as_str()),
-        None => "stack  ".to_owned(),
+        Some(role) => format!("user-space stack at the {}  ", role.as_str()),
+        None => "user-space stack  ".to_owned(),
     };
     let text = format!(
         "{} as {}; {} of memory, allocated at start",
@@ -100,7 +100,7 @@ pub fn render_memory(memory: &StackMemory, style: &TextStyle) -> String {
         .map(|item| row(&strip_control_characters(&item.purpose), item.bytes))
         .collect();
     rows.push(row("total", memory.bytes));
-    render_table(&["memory", "bytes"], rows, 1, style)
+    render_table(&["memory", "size"], rows, 1, style)
 }
 
 /// Renders the traffic of the services.

@@ -1,5 +1,6 @@
 //! Summary of one run as text.
 
+use linerate_record::facts::Role;
 use linerate_record::plan::{Plan, RunKind};
 use linerate_record::record::{DirectionFigures, Record, Summary};
 use linerate_stats::units::{format_count, format_nanos};
@@ -22,23 +23,35 @@ pub fn render_summary(record: &Record, style: &TextStyle) -> String {
     render_for(
         record,
         record.served_client.as_ref().map(|it| &*it.address),
+        true,
         style,
     )
 }
 
+/// Renders a run whose title and details were printed at its start.
+#[must_use]
+pub fn render_finished_run(record: &Record, style: &TextStyle) -> String {
+    render_for(record, None, false, style)
+}
+
 /// Renders a run from the view of the server, for a test with this client.
 #[must_use]
-pub fn render_server_summary(record: &Record, peer: &str, style: &TextStyle) -> String {
+pub fn render_server_summary(
+    record: &Record,
+    peer: &str,
+    details: bool,
+    style: &TextStyle,
+) -> String {
     let peer = match peer {
         "" => "a client",
         peer => peer,
     };
-    render_for(record, Some(peer), style)
+    render_for(record, Some(peer), details, style)
 }
 
-fn render_for(record: &Record, client: Option<&str>, style: &TextStyle) -> String {
+fn render_for(record: &Record, client: Option<&str>, details: bool, style: &TextStyle) -> String {
     let serving = client.is_some();
-    let mut blocks = vec![render_heading(record, client, style)];
+    let mut blocks = vec![render_heading(record, client, details, style)];
     blocks.extend(match record.kind {
         RunKind::Throughput => vec![render_directions(record, serving, style)],
         RunKind::Generate => super::generator_tables(record, style),
@@ -61,7 +74,7 @@ fn render_for(record: &Record, client: Option<&str>, style: &TextStyle) -> Strin
         record.kind,
         RunKind::Forward | RunKind::Generate | RunKind::Stack
     ) {
-        let mut costs = vec![render_cpu(&record.summary, style)];
+        let mut costs = vec![render_cpu(record, style)];
         costs.extend(render_memory(record, style));
         costs.extend(render_granted_buffers(record, style));
         blocks.push(costs.join(
@@ -120,7 +133,12 @@ fn forward_blocks(record: &Record, style: &TextStyle) -> Vec<String> {
     blocks
 }
 
-fn render_heading(record: &Record, client: Option<&str>, style: &TextStyle) -> String {
+fn render_heading(
+    record: &Record,
+    client: Option<&str>,
+    with_details: bool,
+    style: &TextStyle,
+) -> String {
     let plan = &record.plan;
     let title = match (client, &plan.peer_protocol) {
         (None, _) => phrases::plan_title(plan),
@@ -146,13 +164,13 @@ fn render_heading(record: &Record, client: Option<&str>, style: &TextStyle) -> S
     };
     if let Some(wait) = &plan.wait {
         details.push_str("; ");
-        details.push_str(&phrases::describe_wait("client", "server", wait, &plan.cpu));
+        let [client, server] =
+            [Role::Client, Role::Server].map(|role| model::role_name(plan, role));
+        details.push_str(&phrases::describe_wait(client, server, wait, &plan.cpu));
     }
-    lines.extend(
-        wrap(&strip_control_characters(&details), style.width)
-            .iter()
-            .map(|line| style.paint(PaintRole::Dim, line)),
-    );
+    let details = wrap(&strip_control_characters(&details), style.width).into_iter();
+    let details = details.filter(|_| with_details);
+    lines.extend(details.map(|line| style.paint(PaintRole::Dim, &line)));
     lines.extend(access_mode_lines(record, style));
     if record.interrupted {
         let covered_time = record.summary.duration_ns.map_or_else(
@@ -272,7 +290,7 @@ fn render_streams(record: &Record, serving: bool, style: &TextStyle) -> Option<S
     if flows.len() <= record.directions.len() {
         return None;
     }
-    let mut headings = vec!["stream"];
+    let mut headings = vec!["flow"];
     if bidirectional {
         headings.push("direction");
     }
@@ -324,11 +342,11 @@ fn figures_of_stream(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
     shown
 }
 
-fn render_cpu(summary: &Summary, style: &TextStyle) -> String {
-    let lines: Vec<_> = figures::cpu_costs(summary)
+fn render_cpu(record: &Record, style: &TextStyle) -> String {
+    let lines: Vec<_> = figures::cpu_costs(&record.summary)
         .into_iter()
         .map(|(role, cost)| {
-            let prefix = format!("cpu {}  ", role.as_str());
+            let prefix = format!("cpu {}  ", model::role_name(&record.plan, role));
             let text = cost.map_or_else(|| UNKNOWN.to_owned(), figures::describe_cpu);
             let mut line = wrap_with_prefix(
                 &prefix,
@@ -350,7 +368,7 @@ fn render_cpu(summary: &Summary, style: &TextStyle) -> String {
 /// Renders the memory per stream; `None` for a single stream.
 fn render_memory(record: &Record, style: &TextStyle) -> Option<String> {
     let text = costs::describe_memory(record)?;
-    let prefix = "memory per stream  ";
+    let prefix = "memory per flow  ";
     let head = style.paint(PaintRole::Heading, prefix);
     Some(wrap_with_prefix(prefix, &head, &text, style.width))
 }

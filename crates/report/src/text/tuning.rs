@@ -89,7 +89,7 @@ fn render_findings(tuning: &Tuning, style: &TextStyle) -> Option<String> {
     if tuning.findings.is_empty() {
         return None;
     }
-    let mut lines = vec!["Findings of the first measurement:".to_owned()];
+    let mut lines = vec!["Findings of the baseline:".to_owned()];
     for finding in &tuning.findings {
         let knobs = describe_knobs(finding);
         let text = format!(
@@ -169,13 +169,13 @@ mod tests {
         let text = explain_missing_proof(&interrupted(Some(TuneStage::Search), Some(best)));
         assert!(!text.contains("No tested change"), "{text}");
         assert!(
-            text.contains("wait=spin with 9.00 Gb/s (start 1.00 Gb/s)"),
+            text.contains("wait=spin with 9.00 Gb/s (baseline 1.00 Gb/s)"),
             "{text}"
         );
         assert!(text.contains("median of 2 runs"), "{text}");
         let text = explain_missing_proof(&interrupted(Some(TuneStage::Check), None));
         assert!(
-            text.contains("not decided") && text.contains("Only the start"),
+            text.contains("not decided") && text.contains("Only the baseline"),
             "{text}"
         );
         let text = explain_missing_proof(&interrupted(None, None));

@@ -16,15 +16,20 @@ pub fn render_verdicts(verdicts: &[ExpectationResult], style: &TextStyle) -> Str
         .iter()
         .map(|verdict| {
             let (glyph, label, paint) = if verdict.holds {
-                (style.glyph("✓ ", ""), "holds ", PaintRole::Good)
+                (style.glyph("✓ ", ""), "met:    ", PaintRole::Good)
             } else {
-                (style.glyph("✗ ", ""), "missed", PaintRole::Bad)
+                (style.glyph("✗ ", ""), "not met:", PaintRole::Bad)
+            };
+            // The name of the figure is in the expectation.
+            let measured = match verdict.measured.split_once(" = ") {
+                Some((_, value)) => format!("measured {value}"),
+                None => verdict.measured.clone(),
             };
             format!(
-                "{}  {:<width$}  {}",
+                "{} {:<width$}  ({})",
                 style.paint(paint, &format!("{glyph}{label}")),
                 strip_control_characters(&verdict.expectation),
-                strip_control_characters(&verdict.measured)
+                strip_control_characters(&measured)
             )
         })
         .collect();

@@ -32,6 +32,7 @@ fn events(test: u32, record: &Record) -> Vec<Event> {
         EventKind::Connected {
             peer: "10.77.0.2:5201".to_owned(),
             agent: "linerate 0.1.0".to_owned(),
+            accepted: false,
         },
         EventKind::Started {
             plan: Box::new(record.plan.clone()),
@@ -358,9 +359,9 @@ fn verdicts() {
         })
         .collect();
     assert_snapshot!(text::render_verdicts(&verdicts, &TextStyle::PLAIN), @r"
-    holds   p99<100us   p99 = 55.4 us
-    missed  p50<10us    p50 = 48.5 us
-    holds   p99.9>=1us  p99.9 = 140 us
+    met:     p99<100us   (measured 55.4 us)
+    not met: p50<10us    (measured 48.5 us)
+    met:     p99.9>=1us  (measured 140 us)
     ");
 }
 

@@ -13,12 +13,12 @@ pub fn staged() -> Record {
     let times = [
         ("client-send-call", 1_510),
         ("client-qdisc", 461),
-        ("path-there", 191),
+        ("path-to-server", 191),
         ("server-receive", 7_220),
         ("server-application", 180),
         ("server-send-call", 1_590),
         ("server-qdisc", 461),
-        ("path-back", 191),
+        ("path-to-client", 191),
         ("client-receive", 9_950),
     ];
     record.stages = times

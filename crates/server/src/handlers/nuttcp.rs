@@ -229,7 +229,7 @@ impl NuttcpSession {
                 || request.direction == NuttcpDirection::ToClient
         });
         if grace_over && needs_control && !test.is_done() {
-            return Err(self.peer_lost("it closed the control connection during the test"));
+            return Err(self.peer_lost("control connection closed during the test"));
         }
         if test.is_done() {
             let counts = self.counts(test);

@@ -16,8 +16,8 @@ const LINE_LIMIT: usize = 20_000;
 pub fn format_report(test: &TestRun) -> String {
     let plan = test.plan();
     let streams = match plan.streams {
-        1 => "1 stream".to_owned(),
-        n => format!("{n} streams"),
+        1 => "1 flow".to_owned(),
+        n => format!("{n} flows"),
     };
     let title = format!(
         "linerate {}: {}, {streams}, blocks of {}",

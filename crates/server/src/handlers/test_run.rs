@@ -170,6 +170,7 @@ impl TestRun {
         test.emit(EventKind::Connected {
             peer: test.peer.to_string(),
             agent: agent.to_owned(),
+            accepted: true,
         });
         let mut plan = test.plan.clone();
         plan.peer_protocol = Some(protocol.to_owned());

@@ -130,11 +130,11 @@ impl InteropState {
             ErrorReport::new(
                 match self.has_key {
                     true => format!(
-                        "{} speaks {protocol}, which has no proof of a shared key",
+                        "{} uses {protocol}, which cannot prove a shared key",
                         canonical(from)
                     ),
                     false => format!(
-                        "{} speaks {protocol}, which --allow-dialect does not list",
+                        "{} uses {protocol}, which --allow-dialect does not list",
                         canonical(from)
                     ),
                 },
@@ -229,7 +229,7 @@ impl InteropState {
             let main_port = self.ports.first().copied().unwrap_or_default();
             ErrorReport::new(
                 format!(
-                    "{} speaks {protocol} to port {port}, which serves {owner} only",
+                    "{} uses {protocol} on port {port}, which serves {owner} only",
                     canonical(from)
                 ),
                 format!("a test ({protocol})"),
@@ -268,11 +268,8 @@ impl InteropState {
             from,
         };
         self.log_rejection(key, || {
-            let situation = format!(
-                "{} speaks {protocol}, which is no test protocol",
-                canonical(from)
-            );
-            ErrorReport::new(situation, "a connection", "")
+            let situation = format!("{protocol} is not a test protocol",);
+            ErrorReport::new(situation, canonical(from).to_string(), "")
         });
     }
 

@@ -126,7 +126,7 @@ impl InteropServer {
     fn descriptions(&self) -> Vec<String> {
         let events = self.events.lock().unwrap();
         let described = events.iter().filter_map(|event| match &event.kind {
-            EventKind::Connected { peer, agent } => {
+            EventKind::Connected { peer, agent, .. } => {
                 Some(format!("[{}] {peer} {agent}", event.test))
             }
             EventKind::Refused { problem } | EventKind::Failed { problem } => {

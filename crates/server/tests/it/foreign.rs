@@ -147,11 +147,11 @@ fn connections_without_a_test_are_logged() {
         (
             main_port,
             b"HELO nuttcp\n",
-            "speaks nuttcp without its version",
+            "nuttcp without its version is not a test protocol",
         ),
-        (iperf2, cookie, "speaks iperf3 to port"),
-        (nuttcp, cookie, "speaks iperf3 to port"),
-        (iperf2, b"HELO nuttcp v6.1.2\n", "speaks nuttcp to port"),
+        (iperf2, cookie, "uses iperf3 on port"),
+        (nuttcp, cookie, "uses iperf3 on port"),
+        (iperf2, b"HELO nuttcp v6.1.2\n", "uses nuttcp on port"),
     ] {
         let _stream = send(port, bytes);
         let rejection = host
@@ -167,7 +167,7 @@ fn connections_without_a_test_are_logged() {
     let request = [0, 0, 0, 0, 0, 0, 0, 1, 0, 3, 0, 0, 0, 14];
     let from = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     from.send_to(&request, ("127.0.0.1", nuttcp)).unwrap();
-    let expected = "speaks sockperf to port";
+    let expected = "uses sockperf on port";
     let rejection = host
         .take_rejection(expected)
         .unwrap_or_else(|| panic!("{expected}"));

@@ -669,7 +669,7 @@ fn limits_are_enforced_and_logged() {
 
     let mut unidentified = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
     unidentified.write_all(b"HELO nuttcp v6.1.2\n").unwrap();
-    let rejection = host.take_rejection("speaks nuttcp").expect("it is logged");
+    let rejection = host.take_rejection("uses nuttcp").expect("it is logged");
     assert!(rejection.next_step.contains("--allow-dialect nuttcp"));
     assert_eq!(
         unidentified.read(&mut [0; 8]).unwrap_or(0),
@@ -746,9 +746,15 @@ fn traffic_without_a_test_is_logged_and_not_recorded() {
     let (_alone, host) = (alone(), InteropServer::start());
     let to = ("127.0.0.1", host.port);
     for (bytes, expected) in [
-        (&b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"[..], "speaks HTTP"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "speaks SSH"),
-        (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\xfc", "speaks TLS"),
+        (
+            &b"GET / HTTP/1.1\r\nHost: here\r\n\r\n"[..],
+            "HTTP is not a test protocol",
+        ),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH is not a test protocol"),
+        (
+            b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\xfc",
+            "TLS is not a test protocol",
+        ),
         (b"\x9c\xfe\x81\x17\x05\xd3", "sent 6 B"),
     ] {
         let mut stream = TcpStream::connect(to).unwrap();
@@ -759,7 +765,7 @@ fn traffic_without_a_test_is_logged_and_not_recorded() {
             .take_rejection(expected)
             .unwrap_or_else(|| panic!("{expected}"));
         let client = stream.local_addr().unwrap().to_string();
-        assert!(problem.situation.contains(&client), "{problem:?}");
+        assert!(problem.to_string().contains(&client), "{problem:?}");
         assert_eq!(stream.read(&mut [0; 8]).unwrap_or(0), 0, "{expected}");
     }
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();

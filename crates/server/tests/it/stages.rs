@@ -69,12 +69,12 @@ fn check(record: &Record) -> Vec<String> {
 const PACKETS: [&str; 9] = [
     "client-send-call",
     "client-qdisc",
-    "path-there",
+    "path-to-server",
     "server-receive",
     "server-application",
     "server-send-call",
     "server-qdisc",
-    "path-back",
+    "path-to-client",
     "client-receive",
 ];
 

@@ -343,7 +343,7 @@ const BUILTIN_KNOBS: &[KnobDefinition] = &[
         },
     ),
     host_knob(
-        "far-tcp-rmem",
+        "server-tcp-rmem",
         StaticTarget::RemoteSysctl("net.ipv4.tcp_rmem"),
         |context| {
             values_if(
@@ -353,7 +353,7 @@ const BUILTIN_KNOBS: &[KnobDefinition] = &[
         },
     ),
     host_knob(
-        "far-tcp-wmem",
+        "server-tcp-wmem",
         StaticTarget::RemoteSysctl("net.ipv4.tcp_wmem"),
         |context| {
             values_if(
@@ -363,7 +363,7 @@ const BUILTIN_KNOBS: &[KnobDefinition] = &[
         },
     ),
     host_knob(
-        "far-rmem-max",
+        "server-rmem-max",
         StaticTarget::RemoteSysctl("net.core.rmem_max"),
         |context| {
             values_if(
@@ -373,7 +373,7 @@ const BUILTIN_KNOBS: &[KnobDefinition] = &[
         },
     ),
     host_knob(
-        "far-wmem-max",
+        "server-wmem-max",
         StaticTarget::RemoteSysctl("net.core.wmem_max"),
         |context| {
             values_if(
@@ -398,6 +398,16 @@ pub fn knob_names() -> Vec<&'static str> {
         .iter()
         .map(|definition| definition.name)
         .collect()
+}
+
+/// Returns the present name of a knob: `server-rmem-max` was `far-rmem-max`.
+#[must_use]
+pub fn present_name(name: &str) -> String {
+    let renamed = name
+        .strip_prefix("far-")
+        .map(|rest| format!("server-{rest}"));
+    let renamed = renamed.filter(|renamed| knob_names().contains(&renamed.as_str()));
+    renamed.unwrap_or_else(|| name.to_owned())
 }
 
 /// Target of the built-in knob `name`, in any context.
@@ -450,7 +460,7 @@ mod tests {
         };
         let has = |context: &KnobContext, name: &str| names_in(context).contains(&name.to_owned());
         assert!(has(&context, "write-size") && has(&context, "congestion"));
-        for name in ["gso-size", "rps", "tcp-rmem", "far-tcp-rmem", "stack-rx"] {
+        for name in ["gso-size", "rps", "tcp-rmem", "server-tcp-rmem", "stack-rx"] {
             assert!(!has(&context, name), "{name}");
         }
         let latency_context = KnobContext {
@@ -486,7 +496,7 @@ mod tests {
             "rps",
             "rings",
             "tcp-rmem",
-            "far-tcp-rmem",
+            "server-tcp-rmem",
         ] {
             assert!(has(&lab_context, name), "{name}");
         }

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use linerate_stats::units::ByteSize;
 
-use super::{DEFAULT_VALUE, Knob};
+use super::{DEFAULT_VALUE, Knob, present_name};
 use crate::TuneError;
 
 /// Minimum and maximum value that a search may set a knob to.
@@ -37,7 +37,7 @@ impl FromStr for KnobLimit {
                 .ok_or_else(|| reject("each limit must be a number or a size")),
         };
         let limit = Self {
-            name: name.trim().to_owned(),
+            name: present_name(name.trim()),
             min: parse_bound(min)?,
             max: parse_bound(max)?,
         };

@@ -4,7 +4,7 @@ mod builtin;
 mod file;
 mod limit;
 
-pub use builtin::{applicable_knobs, knob_names, target_of};
+pub use builtin::{applicable_knobs, knob_names, present_name, target_of};
 pub use file::from_toml;
 pub use limit::KnobLimit;
 

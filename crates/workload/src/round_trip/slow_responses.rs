@@ -61,10 +61,9 @@ impl SlowCause {
         match self {
             Self::Retransmit(count) => format!("{count} segments retransmitted"),
             Self::Preempted(0) => "preempted".to_owned(),
-            Self::Preempted(time) => format!(
-                "preempted, waited {} for a processor",
-                format_nanos(time as f64)
-            ),
+            Self::Preempted(time) => {
+                format!("preempted, waited {} for a CPU", format_nanos(time as f64))
+            }
             Self::MajorFault(count) => format!("{count} major page faults"),
             Self::MinorFault(count) => format!("{count} minor page faults"),
             Self::Steal(ticks) => {
@@ -72,10 +71,10 @@ impl SlowCause {
                 format!("steal time of about {time}")
             }
             Self::WakeUp(time) => format!(
-                "waited {} for a processor after its wake-up",
+                "waited {} for a CPU after its wake-up",
                 format_nanos(time as f64)
             ),
-            Self::Migrated(from, to) => format!("migrated from processor {from} to {to}"),
+            Self::Migrated(from, to) => format!("migrated from CPU {from} to {to}"),
             Self::Softirq(count) => format!("{count} softirqs of timers, scheduler or RCU"),
             Self::QueueWait(time) => {
                 format!("waited {} in the receive queue", format_nanos(time as f64))

@@ -91,18 +91,20 @@ impl SchedulerTracer {
         match Self::open_tracepoints(level) {
             Ok(tracepoints) => tracer.tracepoints = Some(tracepoints),
             Err(error) => {
-                ring.warnings.push(format!(
-                    "{name}: wake-up times are unknown ({error}; tracepoints need root, or \
-                     CAP_PERFMON and tracefs)"
-                ));
+                let tracing = "tracepoints need root, or CAP_PERFMON and tracefs";
                 // An ordinary user may still trace their own threads, at more cost per event.
-                match ContextSwitchRecorder::start() {
-                    Ok(switches) => tracer.switches = Some(switches),
-                    Err(error) => ring.warnings.push(format!(
-                        "{name}: switch-in times are unknown ({error}; perf events need \
-                         kernel.perf_event_paranoid <= 2)"
-                    )),
-                }
+                ring.warnings.push(match ContextSwitchRecorder::start() {
+                    Ok(switches) => {
+                        tracer.switches = Some(switches);
+                        format!(
+                            "{name}: the wake-up stage contains the softirq ({error}; {tracing})"
+                        )
+                    }
+                    Err(switch_error) => format!(
+                        "{name}: wake-up times are unknown ({error}; {tracing}; {switch_error}; \
+                         perf events need kernel.perf_event_paranoid <= 2)"
+                    ),
+                });
             }
         }
         if level >= TimestampLevel::Driver && tracer.tracepoints.is_some() {
@@ -130,7 +132,7 @@ impl SchedulerTracer {
         // Receive work may run on any processor.
         let processors = cpu::list_online();
         let processors =
-            processors.ok_or_else(|| io::Error::other("the online processors are unknown"))?;
+            processors.ok_or_else(|| io::Error::other("the online CPUs are unknown"))?;
         let tracepoints = TracepointRecorder::start(&tracepoint_specs, &processors)?;
         thread::set_name(&name)?;
         Ok(tracepoints)

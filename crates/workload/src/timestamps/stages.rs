@@ -205,7 +205,7 @@ fn path_points(
     let mut path = vec![
         (client(call_stage), client_entry.queued_ns),
         (client(driver_stage), client_entry.driver_ns),
-        ("path-there".to_owned(), server_entry.arrived_ns),
+        ("path-to-server".to_owned(), server_entry.arrived_ns),
     ];
     let arrival = server_arrival.points(server_entry).into_iter();
     path.extend(arrival.map(|(stage, at)| (server(stage), at)));
@@ -214,7 +214,7 @@ fn path_points(
         (server("application"), server_entry.send_call_ns),
         (server(call_stage), server_entry.queued_ns),
         (server(driver_stage), server_entry.driver_ns),
-        ("path-back".to_owned(), client_entry.arrived_ns),
+        ("path-to-client".to_owned(), client_entry.arrived_ns),
     ]);
     let arrival = client_arrival.points(client_entry).into_iter();
     path.extend(arrival.map(|(stage, at)| (client(stage), at)));
@@ -240,10 +240,10 @@ impl HardwareClocks {
         let begins = |end: &str, first: &str| stage.strip_prefix(end) == Some(first);
         let endpoints = match stage {
             "client-qdisc" => [of(client, client.departures), None],
-            "path-there" => [of(client, client.departures), of(server, server.arrivals)],
+            "path-to-server" => [of(client, client.departures), of(server, server.arrivals)],
             _ if begins("server-", server_first) => [of(server, server.arrivals), None],
             "server-qdisc" => [of(server, server.departures), None],
-            "path-back" => [of(server, server.departures), of(client, client.arrivals)],
+            "path-to-client" => [of(server, server.departures), of(client, client.arrivals)],
             _ if begins("client-", client_first) => [of(client, client.arrivals), None],
             _ => [None, None],
         };
@@ -361,19 +361,19 @@ mod tests {
             stages_with_error(device(true, true, 300), device(true, true, 50), None),
             [
                 row("client-qdisc", "hardware", 300),
-                row("path-there", "hardware", 350),
+                row("path-to-server", "hardware", 350),
                 row("server-softirq", "hardware", 50),
                 row("server-qdisc", "hardware", 50),
-                row("path-back", "hardware", 350),
+                row("path-to-client", "hardware", 350),
                 row("client-softirq", "hardware", 300),
             ]
         );
         assert_eq!(
             stages_with_error(none, device(false, true, 50), Some(4_000)),
             [
-                row("path-there", "hardware", 4_050),
+                row("path-to-server", "hardware", 4_050),
                 row("server-softirq", "hardware", 50),
-                row("path-back", "software", 4_000),
+                row("path-to-client", "software", 4_000),
             ]
         );
     }
@@ -389,14 +389,14 @@ mod tests {
             [
                 "client-send-call",
                 "client-qdisc",
-                "path-there",
+                "path-to-server",
                 "server-softirq",
                 "server-wake-up",
                 "server-receive-call",
                 "server-application",
                 "server-send-call",
                 "server-qdisc",
-                "path-back",
+                "path-to-client",
                 "client-softirq",
                 "client-wake-up",
                 "client-receive-call",
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(
             named[2..8],
             [
-                ("path-there", 3),
+                ("path-to-server", 3),
                 ("server-stack-in", 10),
                 ("server-receive", 130),
                 ("server-application", 2),
@@ -490,7 +490,7 @@ mod tests {
         assert_eq!(
             stages
                 .iter()
-                .find(|s| s.stage == "path-back")
+                .find(|s| s.stage == "path-to-client")
                 .unwrap()
                 .p50_ns,
             0

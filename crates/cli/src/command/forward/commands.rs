@@ -80,8 +80,8 @@ commands! {
             |shell, words| shell.set_retry(words[0], words[1])
         };
         "set nbcore N" "number of forwarding threads" => |shell, words| shell.set_core_count(words[0]);
-        "set corelist LIST" "processors of the threads: 0,1" => |shell, words| shell.set_corelist(words[0]);
-        "set coremask MASK" "processors of the threads as a mask: 0x3" => |shell, words| shell.set_coremask(words[0]);
+        "set corelist LIST" "CPUs of the threads: 0,1" => |shell, words| shell.set_corelist(words[0]);
+        "set coremask MASK" "CPUs of the threads as a mask: 0x3" => |shell, words| shell.set_coremask(words[0]);
         "set nbport N" "forward on the first N ports" => |shell, words| shell.set_nbport(words[0]);
         "set portlist LIST" "forward on these ports: 0,1" => {
             |shell, words| shell.set_portlist(words[0])

@@ -21,7 +21,7 @@ use linerate_port::caveats::no_carrier_warning;
 use linerate_port::{DropCause, FrameRunError, PortError, PortUrl, QueueTotals, RxDestination};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit_codes;
-use linerate_record::forward::{ForwardPort, QueueFigures};
+use linerate_record::forward::{ForwardPort, PortTopology, QueueFigures};
 use linerate_record::plan::{CpuList, PerEnd, Plan, WaitMode};
 use linerate_report::forward::{
     PortRates, extended_statistics, format_displayed, forward_statistics, port_statistics,
@@ -148,6 +148,12 @@ fn forward_until_stopped(
     stop: &linerate_host::stop_flag::StopFlag,
     output: &mut CommandOutput,
 ) -> Result<u8, CommandFailure> {
+    if settings.topology == PortTopology::Paired && urls.len() > 2 && urls.len() % 2 == 1 {
+        let last = urls.len() - 1;
+        output.warn(&format!(
+            "note: port {last} has no pair: it forwards to itself"
+        ));
+    }
     let times = RunTimes {
         duration: args.time,
         interval: stats_period(args).unwrap_or(DEFAULT_INTERVAL),

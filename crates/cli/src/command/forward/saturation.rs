@@ -14,7 +14,7 @@ use linerate_record::exit_codes;
 use linerate_record::forward::{SaturationPoint, circulates};
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
-use linerate_stats::units::{format_count, format_per_second};
+use linerate_stats::units::{count_of, format_count, format_per_second};
 
 use super::screen::ForwardEvents;
 use super::{print_text, screen, started_event};
@@ -107,7 +107,6 @@ fn run_steps(
             });
             break;
         }
-        let plural = if cores == 1 { "" } else { "s" };
         let mut sweep = SaturationSweep::default();
         while let Some(tx_first) = sweep.next_bursts().filter(|_| !stop.is_set()) {
             let step = ForwardSettings {
@@ -116,7 +115,7 @@ fn run_steps(
                 flush: true,
                 ..settings.clone()
             };
-            let step_name = format!("{cores} core{plural}, tx_first {tx_first}");
+            let step_name = format!("{}, tx_first {tx_first}", count_of(cores.into(), "core"));
             output.show_part(SeriesPart {
                 name: "step",
                 number: runs.len() + 1,

@@ -405,21 +405,20 @@ fn report_progress(output: &CommandOutput, stop: &AtomicBool, progress: &Progres
                 settings: point_text.clone(),
                 ..SeriesPart::default()
             }),
-            None => output.report_status(&format!("[{number}/{of}] {point_text}")),
+            None => output.report_status(&format!("point {number} of {of}: {point_text}")),
         },
         Progress::Measured {
             setting_text: point_text,
             figures,
             ..
         } => {
-            if output.event_sender().is_some() {
-                let figures = figures.iter();
-                let figures = figures.map(|(name, value)| format!("{name} {value}"));
-                output.report_status(&format!(
-                    "{point_text}: {}",
-                    figures.collect::<Vec<_>>().join(", ")
-                ));
-            }
+            let figures = figures.iter();
+            let figures = figures.map(|(name, value)| format!("{name} {value}"));
+            let figures = figures.collect::<Vec<_>>().join(", ");
+            output.report_status(&match output.event_sender() {
+                Some(_) => format!("{point_text}: {figures}"),
+                None => format!("  {figures}"),
+            });
         }
         Progress::Retry {
             setting_text: point_text,

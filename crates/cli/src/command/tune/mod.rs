@@ -172,7 +172,7 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
     let max_runs = verification::max_runs(args);
     output.report_progress(&format!(
         "linerate {}\ngoal: {}, {} better; seed {seed}\nruns: at most {} for the search, then at most {max_runs} for each \
-         change that it finds, and {max_runs} for the proof of all changes\nknobs: {}",
+         change that it finds, and {max_runs} to verify all changes together\nknobs: {}",
         shell_words::join_args(&command),
         figure.name,
         match figure.better_when() {
@@ -260,7 +260,7 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
                 (state.trials.first())
                     .and_then(|trial| trial.rejected.clone())
                     .unwrap_or_else(|| "no run has the figure".to_owned()),
-                "the start",
+                "the baseline",
                 "run the measuring command by itself to see its output",
             )),
         }));

@@ -69,7 +69,7 @@ pub fn set_of(
         rejected.extend(state.changes.iter().map(|change| RejectedSetting {
             knob: change.knob.clone(),
             value: change.to.clone(),
-            reason: "could not be verified against the start".to_owned(),
+            reason: "could not be verified against the baseline".to_owned(),
         }));
     }
     let tuning = Tuning {

@@ -40,13 +40,13 @@ pub fn measure_start(
     if let Err(why) = bench.applier.apply(start)? {
         return Err(SeriesEnd::Failed(CommandFailure::failed(ErrorReport::new(
             why,
-            "the start",
+            "the baseline",
             "run its command by itself to see its output, or put a working value first",
         ))));
     }
     let mut result = bench.measure(start, None)?;
     state.spent.search += 1;
-    record_trial(bench, start, &result, state, "first measurement", output);
+    record_trial(bench, start, &result, state, "baseline", output);
     let Some(record) = result.record.as_mut() else {
         return Ok(result);
     };
@@ -60,7 +60,7 @@ pub fn measure_start(
     for hint in hints.iter().take(MAX_PRINTED_FINDINGS) {
         let knobs = describe_hint(hint, &names, &bench.command);
         output.report_progress(&format!(
-            "  {} (costs {:.0} %) points at: {knobs}",
+            "  {} ({:.0} %): {knobs}",
             hint.cause,
             hint.cost * 100.0
         ));
@@ -84,9 +84,10 @@ pub fn measure_start(
 /// Returns the knobs that a finding points at, and those that the command line fixes, which
 /// `compare` can try.
 fn describe_hint(hint: &finding_knobs::FindingKnobs, searched: &[&str], args: &[String]) -> String {
-    let mut text = match hint.knobs.is_empty() {
-        true => "no knob that can be set here".to_owned(),
-        false => hint.knobs.join(", "),
+    let mut text = match hint.knobs.len() {
+        0 => "no knob that can be set here".to_owned(),
+        1 => format!("knob {}", hint.knobs[0]),
+        _ => format!("knobs {}", hint.knobs.join(", ")),
     };
     let fixed: Vec<&str> = (finding_knobs::knobs_for_cause(&hint.cause).iter().copied())
         .filter(|knob| !searched.contains(knob))
@@ -115,7 +116,10 @@ fn order_knobs(bench: &mut TrialRunner<'_>, state: &TuneState, output: &CommandO
     let rank = |name: &str| first.iter().position(|known_name| known_name == name);
     (bench.applier.knobs).sort_by_key(|knob| rank(&knob.name).unwrap_or(usize::MAX));
     if !first.is_empty() {
-        output.report_progress(&format!("tried first: {}", first.join(", ")));
+        output.report_progress(&format!(
+            "knobs of the findings, tried first: {}",
+            first.join(", ")
+        ));
     }
 }
 
@@ -143,10 +147,11 @@ fn record_trial(
         record: result.record.as_ref().map(|record| record.id.clone()),
         rejected: result.rejection.clone(),
     });
-    output.report_progress(&format!(
-        "{run_name}: {}: {text}",
-        bench.describe_setting(point)
-    ));
+    let setting = bench.describe_setting(point);
+    output.report_progress(&match setting == run_name {
+        true => format!("{run_name}: {text}"),
+        false => format!("{run_name}: {setting}: {text}"),
+    });
 }
 
 /// Finds impossible values before the search: by a short run each, or for settings of hosts by an
@@ -173,7 +178,7 @@ pub fn check_values(
         .sum();
     if runs > 0 {
         output.report_progress(&format!(
-            "checking which values are possible: {runs} runs of {CHECK_TIME} each"
+            "checking which values are possible: {runs} runs of 100 ms each"
         ));
     }
     for knob in uncertain {
@@ -353,7 +358,7 @@ mod tests {
                 CauseId::SharedCore,
                 &["wait"][..],
                 "throughput h --cpu 0/0",
-                "wait; fixed by the command line: cpu",
+                "knob wait; fixed by the command line: cpu",
             ),
             (
                 CauseId::SharedCore,
@@ -365,27 +370,27 @@ mod tests {
                 CauseId::SharedCore,
                 &["cpu", "wait"],
                 "throughput h -u",
-                "cpu, wait",
+                "knobs cpu, wait",
             ),
             // Knobs whose names differ from their options.
             (
                 CauseId::SmallWrites,
                 &["batch"],
                 "throughput h --length 64",
-                "batch; fixed by the command line: write-size",
+                "knob batch; fixed by the command line: write-size",
             ),
             (
                 CauseId::DelayedAck,
                 &["stack-psh"],
                 "throughput h --set tcp.nagle=on;tcp.send_buffer=1K",
-                "stack-psh; fixed by the command line: stack-sndbuf",
+                "knob stack-psh; fixed by the command line: stack-sndbuf",
             ),
             // Socket options also set keys of our stack.
             (
                 CauseId::DelayedAck,
                 &["stack-psh"],
                 "throughput h --dev tap:t0 --ip 10.0.0.2/24 -w 64K",
-                "stack-psh; fixed by the command line: stack-sndbuf",
+                "knob stack-psh; fixed by the command line: stack-sndbuf",
             ),
         ] {
             let hint = finding_knobs::FindingKnobs {

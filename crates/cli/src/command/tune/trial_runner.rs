@@ -218,7 +218,7 @@ impl<'a> TrialRunner<'a> {
             .iter()
             .map(|(knob, value)| format!("{knob}={value}"));
         match setting.is_empty() {
-            true => "start".to_owned(),
+            true => "baseline".to_owned(),
             false => parts.collect::<Vec<_>>().join(" "),
         }
     }

@@ -62,7 +62,7 @@ pub fn verify_changes(
             state.rejected.push(RejectedSetting {
                 knob: knob.name.clone(),
                 value: join(&tried),
-                reason: "no gain over the start".to_owned(),
+                reason: "no gain over the baseline".to_owned(),
             });
         }
         if !untried.is_empty() {
@@ -238,7 +238,7 @@ fn find_minimal_set(
     if !changed.is_empty() {
         let max_runs = max_runs(args);
         output.report_progress(&format!(
-            "search finished; now {} in pairs: at most {max_runs} runs for each, and {max_runs} for the proof of all changes \
+            "search finished; now {} in pairs: at most {max_runs} runs for each, and {max_runs} to verify all changes together \
              (--max-pairs {})",
             match changed.len() {
                 1 => "1 change is verified".to_owned(),

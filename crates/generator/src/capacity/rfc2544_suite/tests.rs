@@ -156,7 +156,7 @@ fn load_that_was_not_offered_is_reported() {
 fn nothing_passes_and_it_ends() {
     let (results, _) = run(options(Some(1_000_000)), 0.0, 0.0, 1e9);
     let size = &results[0];
-    assert_eq!(size.throughput[0].stopped_by, SearchEnd::Floor);
+    assert_eq!(size.throughput[0].stopped_by, SearchEnd::MinimumRate);
     assert!(size.throughput[0].fps.is_none() && size.latency.is_empty());
     assert_eq!(size.back_to_back.as_ref().unwrap().frames, 0.0);
 }

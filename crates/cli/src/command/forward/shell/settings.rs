@@ -104,7 +104,7 @@ impl ForwardShell<'_> {
         let usable = linerate_sys::cpu::list_usable().unwrap_or_else(|_| cpus.clone());
         if let Some(cpu) = cpus.iter().find(|cpu| !usable.contains(cpu)) {
             return Err(format!(
-                "processor {cpu}: not available to this process; choose from {}",
+                "CPU {cpu}: not available to this process; choose from {}",
                 CpuList(usable.clone())
             ));
         }

@@ -160,7 +160,7 @@ impl ForwardShell<'_> {
             None => "no core with these settings".to_owned(),
             Some(stream) => {
                 let cpu = stream.cpu;
-                let cpu = cpu.map_or(String::new(), |cpu| format!(" (processor {cpu})"));
+                let cpu = cpu.map_or(String::new(), |cpu| format!(" (CPU {cpu})"));
                 let state = if self.forwarder.is_running() {
                     ""
                 } else {
