@@ -12,7 +12,7 @@ use super::plain::plan;
 use super::responder_loop::{
     RequestFlow, StreamResponder, rejects_reply_loop, respond_on_stream, respond_to_datagrams,
 };
-use super::test_run::{IDLE_TIMEOUT, TestRun};
+use super::test_run::TestRun;
 use super::{AcceptedClient, ProtocolHandler, StreamHandler};
 use crate::server_state::TestReservation;
 
@@ -24,7 +24,8 @@ pub const HANDLER: ProtocolHandler = ProtocolHandler {
     stream: Some(StreamHandler::Test(serve_stream)),
     expected_flow: None,
     datagrams: Some(|client, reservation, incoming| {
-        let flow = RequestFlow::with_responder(|request: &mut [u8], _| request.len());
+        let timeouts = *client.timeouts();
+        let flow = RequestFlow::with_responder(|request: &mut [u8], _| request.len(), timeouts);
         let plan = request_plan(&client);
         respond_to_datagrams(PROTOCOL.name, plan, client, reservation, incoming, flow);
     }),
@@ -50,7 +51,7 @@ fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream
         TransportProtocol::Tcp,
         Direction::Send,
     );
-    let arrived_ns = client.arrived_ns;
+    let (arrived_ns, idle) = (client.arrived_ns, client.timeouts().idle);
     let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, PROTOCOL.name, plan);
     let spawned = test.spawn(
         1,
@@ -60,7 +61,7 @@ fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream
             respond_on_stream(
                 context,
                 socket,
-                IDLE_TIMEOUT,
+                idle,
                 arrived_ns,
                 &mut EchoStream::default(),
             )

@@ -28,6 +28,7 @@ use super::worker::{
 };
 use crate::interop_state::{IncomingFlow, InteropState, RejectionKey};
 use crate::server_state::TestReservation;
+use crate::timeouts::Timeouts;
 
 /// Buffer of one receive call.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
@@ -259,16 +260,18 @@ pub struct RequestFlow<A> {
     respond: A,
     totals: PayloadTotals,
     last_ns: Nanos,
+    timeouts: Timeouts,
 }
 
 impl<A: FnMut(&mut [u8], u64) -> usize> RequestFlow<A> {
     /// Creates a flow; `respond` turns a request, with its number from 0, into its response and
     /// returns its size.
-    pub fn with_responder(respond: A) -> Self {
+    pub fn with_responder(respond: A, timeouts: Timeouts) -> Self {
         Self {
             respond,
             totals: PayloadTotals::default(),
             last_ns: 0,
+            timeouts,
         }
     }
 }
@@ -287,7 +290,8 @@ impl<A: FnMut(&mut [u8], u64) -> usize> DatagramFlow for RequestFlow<A> {
     }
 
     fn is_finished(&mut self, now: Nanos) -> bool {
-        now.saturating_sub(self.last_ns) > request_silence(self.totals.packets).as_nanos() as u64
+        let silence = request_silence(self.totals.packets, &self.timeouts);
+        now.saturating_sub(self.last_ns) > silence.as_nanos() as u64
     }
 
     fn totals(&self) -> PayloadTotals {

@@ -15,11 +15,12 @@ use super::plain::request_silence;
 use super::responder_loop::{
     StreamResponder, rejects_reply_loop, respond_on_stream, respond_to_datagrams,
 };
-use super::test_run::{IDLE_TIMEOUT, TestRun};
+use super::test_run::TestRun;
 use super::worker::{DatagramAction, DatagramFlow, SequenceStats};
 use super::{AcceptedClient, ProtocolHandler, StreamHandler};
 use crate::interop_state::IncomingFlow;
 use crate::server_state::TestReservation;
+use crate::timeouts::Timeouts;
 
 /// Handler of sockperf.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
@@ -52,7 +53,7 @@ fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream
     let first =
         (stream.peek(&mut first).ok()).and_then(|bytes| SockperfHeader::read(&first[..bytes]));
     let plan = plan(&client, TransportProtocol::Tcp, first);
-    let arrived_ns = client.arrived_ns;
+    let (arrived_ns, idle) = (client.arrived_ns, client.timeouts().idle);
     let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, PROTOCOL.name, plan);
     let spawned = test.spawn(
         1,
@@ -62,7 +63,7 @@ fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream
             respond_on_stream(
                 context,
                 socket,
-                IDLE_TIMEOUT,
+                idle,
                 arrived_ns,
                 &mut SockperfServer::default(),
             )
@@ -112,20 +113,18 @@ fn serve_datagrams(client: AcceptedClient, reservation: TestReservation, incomin
         .first()
         .and_then(|(_, first)| SockperfHeader::read(first));
     let plan = plan(&client, TransportProtocol::Udp, first);
-    respond_to_datagrams(
-        PROTOCOL.name,
-        plan,
-        client,
-        reservation,
-        incoming,
-        SockperfFlow::default(),
-    );
+    let flow = SockperfFlow {
+        server: SockperfServer::default(),
+        last_ns: 0,
+        timeouts: *client.timeouts(),
+    };
+    respond_to_datagrams(PROTOCOL.name, plan, client, reservation, incoming, flow);
 }
 
-#[derive(Default)]
 struct SockperfFlow {
     server: SockperfServer,
     last_ns: Nanos,
+    timeouts: Timeouts,
 }
 
 impl DatagramFlow for SockperfFlow {
@@ -155,7 +154,7 @@ impl DatagramFlow for SockperfFlow {
     }
 
     fn is_finished(&mut self, now: Nanos) -> bool {
-        let silence = request_silence(self.server.totals().messages);
+        let silence = request_silence(self.server.totals().messages, &self.timeouts);
         now.saturating_sub(self.last_ns) > silence.as_nanos() as u64
     }
 
