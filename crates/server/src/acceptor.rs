@@ -26,7 +26,7 @@ use socket2::{SockRef, TcpKeepalive};
 use crate::handlers as protocols;
 use crate::handlers::{AcceptedClient, ProtocolHandler, StreamHandler};
 use crate::interop_state::{ExpectedFlow, IncomingFlow, UnvalidatedPermit, canonical};
-use crate::limits::{CLASSIFY_DEADLINE, PENDING_CONNECTION_LIMIT};
+use crate::limits::PENDING_CONNECTION_LIMIT;
 use crate::listen_ports::ListenPort;
 use crate::server_session::serve_kernel;
 use crate::server_state::{AcceptedSocket, ServerState, SessionPermit};
@@ -200,8 +200,8 @@ impl Acceptor {
         }
         self.start_queued();
         self.decide_overdue();
-        let is_recent =
-            |connection: &PendingConnection| connection.accepted_at.elapsed() < CLASSIFY_DEADLINE;
+        let timeout = self.server.interop.timeouts().classify;
+        let is_recent = |connection: &PendingConnection| connection.accepted_at.elapsed() < timeout;
         self.pending.retain(|_, connection| is_recent(connection));
         let interop = &self.server.interop;
         self.permit_queue.retain(|(connection, _)| {

@@ -23,6 +23,7 @@ use open_flows::FlowTable;
 use crate::interop_limits::InteropLimits;
 use crate::limits::TEST_LIMIT;
 use crate::options::{EventCallback, ServerOptions};
+use crate::timeouts::Timeouts;
 pub use expectations::{ExpectationGuard, ExpectedFlow};
 pub use incoming_flow::{IncomingFlow, canonical};
 pub use open_flows::OpenFlowEntry;
@@ -51,6 +52,7 @@ pub struct InteropState {
     has_key: bool,
     max_tests: Option<usize>,
     limits: InteropLimits,
+    timeouts: Timeouts,
 }
 
 /// Permit for one test of an unvalidated client; released on drop.
@@ -86,6 +88,7 @@ impl Default for InteropState {
             has_key: false,
             max_tests: None,
             limits: InteropLimits::default(),
+            timeouts: Timeouts::default(),
         }
     }
 }
@@ -94,7 +97,7 @@ impl InteropState {
     /// Creates the state of a server with these options and listening ports.
     #[must_use]
     pub fn new(options: &ServerOptions, ports: Vec<u16>, emit: EventCallback) -> Self {
-        let has_key = options.key.is_some();
+        let (has_key, timeouts) = (options.key.is_some(), options.timeouts);
         let options = &options.interop;
         let mut rules = GuardRules {
             neighbours: linerate_host::snapshot::list_connected_networks()
@@ -122,6 +125,7 @@ impl InteropState {
                 rate_bps: options.max_rate_bps,
                 time_ns: options.max_time_ns,
             },
+            timeouts,
             ..Self::default()
         }
     }
@@ -136,6 +140,12 @@ impl InteropState {
     #[must_use]
     pub fn max_tests(&self) -> Option<usize> {
         self.max_tests
+    }
+
+    /// Returns the silence limits of this server.
+    #[must_use]
+    pub fn timeouts(&self) -> &Timeouts {
+        &self.timeouts
     }
 
     /// Returns the limits of one test.

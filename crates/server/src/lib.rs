@@ -18,6 +18,7 @@ pub mod handlers;
 pub mod stack_services;
 
 pub mod limits;
+pub mod timeouts;
 
 mod acceptor;
 mod flow_open_responder;

@@ -1,7 +1,5 @@
 //! Resource limits of a server for its clients.
 
-use std::time::Duration;
-
 use linerate_protocol::control::FLOWS_PER_FRAME;
 use linerate_protocol::control::flow::HEADER_BYTES;
 use linerate_record::event::ErrorReport;
@@ -19,18 +17,6 @@ use linerate_transport::{pool_bytes, zero_copy_bytes};
 use linerate_workload::timestamps::TimestampRing;
 use linerate_workload::timestamps::scheduler_tracer::required_resources;
 use linerate_workload::worker::call_buffer_bytes;
-
-/// Time after which a connection that is not classified is closed.
-pub const CLASSIFY_DEADLINE: Duration = Duration::from_secs(10);
-
-/// Longest wait for the next flow of an accepted test.
-pub const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Longest wait for all flows: 10 s for the first, then 100 flows a second.
-#[must_use]
-pub fn attach_timeout(flows: usize) -> Duration {
-    ATTACH_TIMEOUT + Duration::from_millis(10) * u32::try_from(flows).unwrap_or(u32::MAX)
-}
 
 /// Most connections that are not classified yet.
 pub const PENDING_CONNECTION_LIMIT: usize = 16_384;

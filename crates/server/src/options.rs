@@ -9,6 +9,8 @@ use linerate_record::event::Event;
 use linerate_session::dial::AddressFamily;
 use linerate_session::remote_settings::RemoteTuning;
 
+use crate::timeouts::Timeouts;
+
 /// Options of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerOptions {
@@ -30,6 +32,8 @@ pub struct ServerOptions {
     pub key: Option<PresharedKey>,
     /// Service for clients of other tools.
     pub interop: InteropOptions,
+    /// Silence limits.
+    pub timeouts: Timeouts,
 }
 
 /// Options for clients of other tools.

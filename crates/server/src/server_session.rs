@@ -20,10 +20,7 @@ use linerate_record::plan::{
     Direction, PerEnd, Plan, SchedPolicy, TimestampLevel, TransportProtocol,
 };
 use linerate_record::record::ServedClient;
-use linerate_session::control_connection::{
-    CLIENT_SILENCE_TIMEOUT, ControlConnection, ControlStream, HANDSHAKE_STATE_TIMEOUT,
-    deadline_after,
-};
+use linerate_session::control_connection::{ControlConnection, ControlStream, deadline_after};
 use linerate_session::coordinator::Coordinator;
 use linerate_session::cpu_load::CpuLoad;
 use linerate_session::error::SessionError;
@@ -45,14 +42,14 @@ use linerate_workload::worker::FlowOpening;
 use crate::flow_open_responder::FlowOpenResponder;
 use crate::flow_socket;
 use crate::limits::{
-    ATTACH_TIMEOUT, PROPOSE_LIMIT_BYTES, attach_timeout, check_traced_threads, max_frame_bytes,
-    memory_bytes, reject_plan,
+    PROPOSE_LIMIT_BYTES, check_traced_threads, max_frame_bytes, memory_bytes, reject_plan,
 };
 use crate::options::Grant;
 use crate::server_stack::ServerStack;
 use crate::server_state::{
     AcceptedSocket, AnnouncedFlow, ServerState, SessionPermit, TestReservation,
 };
+use crate::timeouts::Timeouts;
 
 /// Longest wait for a client to close the control connection.
 const FAREWELL_TIMEOUT: Duration = Duration::from_secs(1);
@@ -83,7 +80,12 @@ pub fn serve_session(
     first: &[u8],
     permit: SessionPermit,
 ) {
-    let Ok(mut control) = open_connection(stream, first, server.key.as_ref()) else {
+    let Ok(mut control) = open_connection(
+        stream,
+        first,
+        server.key.as_ref(),
+        server.interop.timeouts(),
+    ) else {
         return;
     };
     let mut session = ServerSession {
@@ -194,6 +196,7 @@ fn open_connection(
     stream: ControlStream,
     first: &[u8],
     key: Option<&PresharedKey>,
+    timeouts: &Timeouts,
 ) -> Result<ControlConnection, SessionError> {
     let peer = stream.peer;
     let hello_frame = hello(boot_id());
@@ -203,8 +206,9 @@ fn open_connection(
     };
     let mut codec = codec.map_err(|source| SessionError::Protocol { peer, source })?;
     codec.limit_incoming(PROPOSE_LIMIT_BYTES);
-    let mut control =
-        ControlConnection::new(stream, codec)?.with_silence_timeout(CLIENT_SILENCE_TIMEOUT);
+    let mut control = ControlConnection::new(stream, codec)?
+        .with_handshake_timeout(timeouts.handshake)
+        .with_silence_timeout(timeouts.client_silence);
     control.preload(first)?;
     Ok(control)
 }
@@ -338,7 +342,7 @@ impl ServerSession<'_> {
         let path_counters = PathCounters::read_first(network, self.peer.ip(), self.local.ip());
         control.send(FlowsAttached {})?;
         let start = control.receive_until(
-            deadline_after(HANDSHAKE_STATE_TIMEOUT),
+            deadline_after(self.server.interop.timeouts().handshake),
             &self.server.stop,
             &mut || {
                 responder.confirm_repeated();
@@ -378,7 +382,7 @@ impl ServerSession<'_> {
         &self,
         control: &mut ControlConnection,
     ) -> Result<Option<Propose>, SessionError> {
-        let mut deadline_ns = deadline_after(HANDSHAKE_STATE_TIMEOUT);
+        let mut deadline_ns = deadline_after(self.server.interop.timeouts().handshake);
         let mut applied = None;
         loop {
             match control.receive_until(deadline_ns, &self.server.stop, &mut || {})? {
@@ -710,8 +714,9 @@ impl ServerSession<'_> {
             polled_at = Instant::now();
             responder.confirm_repeated();
             self.poll_control(control)?;
-            if last_arrival.elapsed() > ATTACH_TIMEOUT
-                || start_time.elapsed() > attach_timeout(expected)
+            let timeouts = self.server.interop.timeouts();
+            if last_arrival.elapsed() > timeouts.attach
+                || start_time.elapsed() > timeouts.attach_all(expected)
             {
                 return Err(SessionError::PeerLost {
                     peer: self.peer,

@@ -89,6 +89,8 @@ pub struct ControlConnection {
     last_received_ns: Nanos,
     last_sent_ns: Nanos,
     closed: bool,
+    /// Longest time in one state of the handshake.
+    handshake_timeout: Duration,
     /// Silence after which the remote end counts as lost.
     silence_timeout: Duration,
 }
@@ -118,10 +120,18 @@ impl ControlConnection {
             last_received_ns: clock::now(),
             last_sent_ns: clock::now(),
             closed: false,
+            handshake_timeout: HANDSHAKE_STATE_TIMEOUT,
             silence_timeout: HANDSHAKE_STATE_TIMEOUT,
         };
         connection.flush()?;
         Ok(connection)
+    }
+
+    /// Sets the longest time in one state of the handshake.
+    #[must_use]
+    pub fn with_handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.handshake_timeout = timeout;
+        self
     }
 
     /// Sets the silence timeout that applies after the remote end's hello.
@@ -217,7 +227,7 @@ impl ControlConnection {
     ///
     /// # Errors
     /// When the remote end closed the connection, violated the protocol, sent no hello within
-    /// [`HANDSHAKE_STATE_TIMEOUT`], or was silent for longer than the timeout since then.
+    /// the handshake timeout, or was silent for longer than the timeout since then.
     pub fn receive(&mut self) -> Result<Option<Frame>, SessionError> {
         for _ in 0..MAX_READS_PER_RECEIVE {
             let frame = self.codec.next_frame();
@@ -243,11 +253,11 @@ impl ControlConnection {
                     io::ErrorKind::WouldBlock => {
                         let has_hello = self.codec.peer_hello().is_some();
                         let timeout = match has_hello {
-                            false => HANDSHAKE_STATE_TIMEOUT,
+                            false => self.handshake_timeout,
                             true => self.silence_timeout,
                         };
                         if clock::now() > self.last_received_ns + timeout.as_nanos() as Nanos {
-                            let seconds = timeout.as_secs();
+                            let seconds = timeout.as_secs_f64();
                             return Err(match has_hello {
                                 false => self.hello_timeout(),
                                 true => self.peer_lost(format!("silent for {seconds} s")),
@@ -291,12 +301,12 @@ impl ControlConnection {
         self.codec.limit_incoming(bytes);
     }
 
-    /// Waits for the next frame that is not a heartbeat, at most for [`HANDSHAKE_STATE_TIMEOUT`].
+    /// Waits for the next frame that is not a heartbeat, at most for the handshake timeout.
     ///
     /// # Errors
     /// Those of [`Self::receive`], a timeout, and [`SessionError::Interrupted`] when `stop` is set.
     pub fn receive_next(&mut self, stop: &AtomicBool) -> Result<Frame, SessionError> {
-        self.receive_until(deadline_after(HANDSHAKE_STATE_TIMEOUT), stop, &mut || {})
+        self.receive_until(deadline_after(self.handshake_timeout), stop, &mut || {})
     }
 
     /// Waits as [`Self::receive_next`] does until `deadline`, and calls `idle` at each
@@ -383,7 +393,7 @@ impl ControlConnection {
     /// Error of a remote end that accepts a connection and sends nothing: another program, or a
     /// hang.
     fn hello_timeout(&self) -> SessionError {
-        let seconds = HANDSHAKE_STATE_TIMEOUT.as_secs();
+        let seconds = self.handshake_timeout.as_secs_f64();
         self.no_hello(&format!("accepted the connection and in {seconds} s"))
     }
 

@@ -43,6 +43,7 @@ fn server_options(args: &ServerArgs) -> Result<ServerOptions, CommandFailure> {
         grants: args.grant.clone(),
         tuning: (args.grant.contains(&Grant::Tune)).then(crate::remote_tuning::remote_tuning),
         interop: protocol_options(args),
+        ..ServerOptions::default()
     })
 }
 

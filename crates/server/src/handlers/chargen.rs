@@ -17,7 +17,7 @@ use super::echo::request_plan;
 use super::payload::PayloadRing;
 use super::plain::plan;
 use super::responder_loop::{RequestFlow, rejects_reply_loop, respond_to_datagrams};
-use super::test_run::{PLAIN_IDLE_TIMEOUT, TestRun};
+use super::test_run::TestRun;
 use super::worker::{
     FlowFailure, FlowWorkerResult, POLL_INTERVAL, SendPlan, is_retryable, send_stream,
 };
@@ -32,9 +32,11 @@ pub const HANDLER: ProtocolHandler = ProtocolHandler {
     stream: Some(StreamHandler::Test(serve_stream)),
     expected_flow: None,
     datagrams: Some(|client, reservation, incoming| {
-        let flow = RequestFlow::with_responder(|request: &mut [u8], line| {
-            reply(request.len(), line, request)
-        });
+        let timeouts = *client.timeouts();
+        let flow = RequestFlow::with_responder(
+            |request: &mut [u8], line| reply(request.len(), line, request),
+            timeouts,
+        );
         let plan = request_plan(&client);
         respond_to_datagrams(PROTOCOL.name, plan, client, reservation, incoming, flow);
     }),
@@ -56,12 +58,13 @@ fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream
     );
     plan.payload_bytes = WRITE_BYTES as u64;
     let limits = *client.server.interop.limits();
+    let idle = client.timeouts().plain_idle;
     plan.rate_bps = limits.rate_bps;
     let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, PROTOCOL.name, plan);
     let spawned = test.spawn(1, FlowRole::Sender, stream.into(), move |context, socket| {
         let mut characters = vec![0; WRITE_BYTES];
         fill(0, &mut characters);
-        let send_plan = SendPlan::new(WRITE_BYTES, PLAIN_IDLE_TIMEOUT).within_limits(&limits, 1);
+        let send_plan = SendPlan::new(WRITE_BYTES, idle).within_limits(&limits, 1);
         let stop = AtomicBool::new(false);
         let mut result = std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("chargen-discard".to_owned());

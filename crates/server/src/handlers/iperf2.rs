@@ -27,7 +27,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::payload::PayloadRing;
 use super::responder_loop::{StreamResponder, respond_on_stream};
-use super::test_run::{IDLE_TIMEOUT, PLAIN_IDLE_TIMEOUT, TestRun};
+use super::test_run::TestRun;
 use super::worker::{
     FlowWorkerContext, FlowWorkerResult, OneWayDelays, POLL_INTERVAL, SendPlan, StopSignals,
     is_retryable, receive_stream, send_stream, watch_stream,
@@ -70,16 +70,6 @@ pub const LEGACY_HANDLER: ProtocolHandler = ProtocolHandler {
     ..HANDLER
 };
 
-/// Time for the rest of a header to arrive.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Time for a client to accept a second connection.
-const DUAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Timeout of one attempt of that: a lost SYN is sent again after 1 s, and the server can stop
-/// between two attempts.
-const DUAL_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
-
 /// Pause between two attempts.
 const DUAL_RETRY_INTERVAL_NS: Nanos = 20_000_000;
 
@@ -100,7 +90,8 @@ fn serve_stream(
 ) {
     let mut server = Iperf2TcpServer::new();
     let stop = &client.server.stop;
-    let (job, behind) = match read_header(&mut server, &connection, stop) {
+    let timeout = client.timeouts().header;
+    let (job, behind) = match read_header(&mut server, &connection, timeout, stop) {
         Ok(read) => read,
         Err(reason) => return client.log_no_test_started(protocol, &reason),
     };
@@ -117,11 +108,12 @@ fn serve_stream(
             let mut plan = plan(&client, TransportProtocol::Tcp, None);
             plan.duration_ns = None;
             let mut test = TestRun::begin(&mut client, reservation, protocol, protocol, plan);
+            let idle = test.timeouts().plain_idle;
             let spawned = test.spawn(
                 1,
                 FlowRole::Receiver,
                 connection.into(),
-                |context, socket| receive_stream(context, socket, PLAIN_IDLE_TIMEOUT, result),
+                move |context, socket| receive_stream(context, socket, idle, result),
             );
             test.conclude(spawned, RemoteReport::default);
         }
@@ -147,9 +139,10 @@ fn serve_stream(
 fn read_header(
     server: &mut Iperf2TcpServer,
     connection: &TcpStream,
+    timeout: Duration,
     stop: &AtomicBool,
 ) -> Result<(Iperf2TcpRequest, Vec<u8>), String> {
-    let deadline = clock::now() + HEADER_TIMEOUT.as_nanos() as u64;
+    let deadline = clock::now() + timeout.as_nanos() as u64;
     let failure = |error: std::io::Error| format!("its header was not received ({error})");
     connection
         .set_read_timeout(Some(POLL_INTERVAL))
@@ -173,7 +166,7 @@ fn read_header(
     }
     Err(format!(
         "its header was not complete after {} s",
-        HEADER_TIMEOUT.as_secs()
+        timeout.as_secs_f64()
     ))
 }
 
@@ -188,14 +181,14 @@ fn start_flows(
     let system = |error| SessionError::system("a second handle on a socket", error);
     if settings.direction != Iperf2Direction::Reverse {
         let receive_socket = socket.try_clone().map_err(system)?;
-        let timed = settings.trip_times;
+        let (timed, idle) = (settings.trip_times, test.timeouts().idle);
         test.spawn(
             1,
             FlowRole::Receiver,
             receive_socket,
             move |context, socket| match timed {
-                true => receive_timed(context, socket, result, &behind),
-                false => receive_stream(context, socket, IDLE_TIMEOUT, result),
+                true => receive_timed(context, socket, idle, result, &behind),
+                false => receive_stream(context, socket, idle, result),
             },
         )?;
     }
@@ -230,6 +223,7 @@ fn start_flows(
 fn receive_timed(
     context: &FlowWorkerContext,
     socket: &Socket,
+    idle: Duration,
     result: FlowWorkerResult,
     behind: &[u8],
 ) -> FlowWorkerResult {
@@ -239,7 +233,7 @@ fn receive_timed(
         writes.receive(bytes, clock::now_realtime(), |delay| delays.record(delay));
     };
     watch(behind);
-    let mut result = watch_stream(context, socket, IDLE_TIMEOUT, result, watch);
+    let mut result = watch_stream(context, socket, idle, result, watch);
     result.one_way_delays = (!writes.is_out_of_sync()).then_some(delays);
     result
 }
@@ -251,7 +245,7 @@ fn start_sender(
     socket: Socket,
     settings: &Iperf2Settings,
 ) -> Result<(), SessionError> {
-    let mut send_plan = send_plan(settings, WRITE_BYTES, test.limits());
+    let mut send_plan = send_plan(settings, WRITE_BYTES, test.timeouts().idle, test.limits());
     if settings.trip_times {
         // The time in front of a write applies to the whole write.
         send_plan.block_bytes = send_plan.write_bytes();
@@ -284,10 +278,15 @@ fn start_sender(
 }
 
 /// Returns the send plan of the client's request.
-fn send_plan(settings: &Iperf2Settings, block: usize, limits: &InteropLimits) -> SendPlan {
+fn send_plan(
+    settings: &Iperf2Settings,
+    block: usize,
+    idle: Duration,
+    limits: &InteropLimits,
+) -> SendPlan {
     let block = settings.buffer_bytes.map_or(block, |bytes| bytes as usize);
     // Bounds the memory for a block size that the client chose.
-    let mut send_plan = SendPlan::new(block.min(1 << 20), IDLE_TIMEOUT);
+    let mut send_plan = SendPlan::new(block.min(1 << 20), idle);
     match settings.amount {
         Some(TestAmount::Bytes(bytes)) => send_plan.amount_bytes = Some(bytes),
         Some(TestAmount::Time(ns)) => send_plan.until_ns = Some(clock::now() + ns),
@@ -308,7 +307,8 @@ fn connect_back(
     test: &mut TestRun,
     port: u16,
 ) -> Result<Socket, SessionError> {
-    let to = with_port(client.peer, port);
+    let (to, timeouts) = (with_port(client.peer, port), test.timeouts());
+    let (timeout, attempt_timeout) = (timeouts.data_connect, timeouts.connect_attempt);
     let connect = || {
         if port == 0 {
             return Err(std::io::Error::other("its port is not from 1 to 65535"));
@@ -319,10 +319,10 @@ fn connect_back(
             ));
         }
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-        socket.connect_timeout(&SockAddr::from(to), DUAL_ATTEMPT_TIMEOUT)?;
+        socket.connect_timeout(&SockAddr::from(to), attempt_timeout)?;
         Ok(socket)
     };
-    let until = clock::now() + DUAL_CONNECT_TIMEOUT.as_nanos() as u64;
+    let until = clock::now() + timeout.as_nanos() as u64;
     let is_early = |error: &std::io::Error| {
         let passes = matches!(
             error.kind(),
@@ -398,7 +398,7 @@ fn serve_bounceback(
     );
     plan.payload_bytes = server.message_bytes() as u64;
     let mut responder = BouncebackResponder::new(server);
-    let arrived_ns = client.arrived_ns;
+    let (arrived_ns, idle) = (client.arrived_ns, client.timeouts().idle);
     let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, "iperf 2", plan);
     let mut rest = behind.to_vec();
     // Request and response.
@@ -423,7 +423,7 @@ fn serve_bounceback(
                     }
                 }
                 let mut result =
-                    respond_on_stream(context, socket, IDLE_TIMEOUT, arrived_ns, &mut responder);
+                    respond_on_stream(context, socket, idle, arrived_ns, &mut responder);
                 result.totals.bytes += responder.early_bytes;
                 result
             },

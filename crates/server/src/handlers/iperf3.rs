@@ -23,7 +23,7 @@ use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, Socket, Type};
 
 use self::flows::{begin_flow, plan, prepare_socket};
-use super::test_run::{IDLE_TIMEOUT, StopReason, TestRun};
+use super::test_run::{StopReason, TestRun};
 use super::worker::POLL_INTERVAL;
 use super::{
     AcceptedClient, ProtocolHandler, StreamHandler, failure_reason, report, write_control,
@@ -41,9 +41,6 @@ pub const HANDLER: ProtocolHandler = ProtocolHandler {
     datagrams: None,
     rejects_flow: None,
 };
-
-/// Time for a client to send its cookie, which the reference client sends at once.
-const COOKIE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Poll interval while flows arrive.
 const FLOW_POLL_INTERVAL: Duration = Duration::from_millis(5);
@@ -96,7 +93,8 @@ fn serve_control(client: AcceptedClient, permit: SessionPermit, stream: TcpStrea
 fn read_cookie(client: &AcceptedClient, mut stream: &TcpStream) -> Option<[u8; COOKIE_BYTES]> {
     // The connection may have waited for its permit; bytes that arrived since then are in the
     // socket.
-    let deadline = client.arrived_ns + COOKIE_TIMEOUT.as_nanos() as u64;
+    let timeout = client.timeouts().request;
+    let deadline = client.arrived_ns + timeout.as_nanos() as u64;
     let mut first = [0; COOKIE_BYTES];
     let mut received = 0;
     while !client.server.stop.load(Relaxed) {
@@ -272,13 +270,12 @@ impl Iperf3Session {
     /// Returns an error once no payload and no message has arrived for the idle timeout, though the
     /// connection is open.
     fn check_progress(&self, test: &TestRun) -> Result<(), SessionError> {
-        let idle = IDLE_TIMEOUT.as_nanos() as u64;
+        let idle = test.timeouts().idle;
         let last = test.last_progress_ns();
-        match clock::now().saturating_sub(last) > idle && self.client_results.is_none() {
-            true => Err(self.peer_lost(&format!(
-                "no payload moved for {} s",
-                IDLE_TIMEOUT.as_secs()
-            ))),
+        match clock::now().saturating_sub(last) > idle.as_nanos() as u64
+            && self.client_results.is_none()
+        {
+            true => Err(self.peer_lost(&format!("no payload moved for {} s", idle.as_secs_f64()))),
             false => Ok(()),
         }
     }

@@ -38,6 +38,7 @@ use socket2::{Domain, Socket};
 
 use crate::interop_state::{ExpectedFlow, IncomingFlow, InteropState, UnvalidatedPermit};
 use crate::server_state::{ServerState, SessionPermit, TestReservation};
+use crate::timeouts::Timeouts;
 pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow, send_time_limit_s};
 pub use payload::PayloadRing;
 pub use responder_loop::StreamResponder;
@@ -112,6 +113,12 @@ pub struct AcceptedClient {
 }
 
 impl AcceptedClient {
+    /// Returns the silence limits of the server.
+    #[must_use]
+    pub fn timeouts(&self) -> &Timeouts {
+        self.server.interop.timeouts()
+    }
+
     /// Logs a connection on which no test started. Connections that a stopping server drops are not
     /// logged.
     fn log_no_test_started(&self, protocol: &'static str, reason: &str) {

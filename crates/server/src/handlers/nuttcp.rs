@@ -40,9 +40,6 @@ pub const HANDLER: ProtocolHandler = ProtocolHandler {
     rejects_flow: None,
 };
 
-/// Time for a client to send its parameters.
-const PARAMETERS_TIMEOUT_NS: Nanos = 10_000_000_000;
-
 /// Poll interval of the control connection.
 const CONTROL_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -201,7 +198,8 @@ impl NuttcpSession {
     /// Returns an error once a client without parameters has timed out.
     fn check_parameters_timeout(&self) -> Result<(), SessionError> {
         let waited = clock::now().saturating_sub(self.start_ns);
-        if waited > PARAMETERS_TIMEOUT_NS || self.client.server.stop.load(Relaxed) {
+        let timeout_ns = self.client.timeouts().request.as_nanos() as Nanos;
+        if waited > timeout_ns || self.client.server.stop.load(Relaxed) {
             return Err(self.peer_lost("it requested no test"));
         }
         Ok(())

@@ -11,7 +11,7 @@ use linerate_sys::clock::Nanos;
 use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 
-use super::test_run::{FLOW_SILENCE_TIMEOUT, PLAIN_IDLE_TIMEOUT, TestRun};
+use super::test_run::TestRun;
 use super::worker::{
     DatagramAction, DatagramFlow, RECEIVE_BUFFER_BYTES, SequenceStats, receive_datagrams,
     receive_stream,
@@ -19,6 +19,7 @@ use super::worker::{
 use super::{AcceptedClient, ProtocolHandler, StreamHandler, short_flow};
 use crate::interop_state::IncomingFlow;
 use crate::server_state::TestReservation;
+use crate::timeouts::Timeouts;
 
 /// Handler of plain payload.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
@@ -77,9 +78,13 @@ pub fn serve_stream(
         Direction::Send,
     );
     let mut test = TestRun::begin(&mut client, reservation, protocol, protocol, plan);
-    let spawned = test.spawn(1, FlowRole::Receiver, stream.into(), |context, socket| {
-        receive_stream(context, socket, PLAIN_IDLE_TIMEOUT, result)
-    });
+    let idle = test.timeouts().plain_idle;
+    let spawned = test.spawn(
+        1,
+        FlowRole::Receiver,
+        stream.into(),
+        move |context, socket| receive_stream(context, socket, idle, result),
+    );
     test.conclude(spawned, RemoteReport::default);
 }
 
@@ -159,12 +164,11 @@ const FEW_REQUESTS_TIMEOUT: Duration = Duration::from_nanos(3 * SILENCE_NS);
 /// first.
 const FEW_REQUESTS: u64 = 100;
 
-/// Returns the silence that ends a flow of so many requests. A client that is stopped for ten
-/// seconds may go on with its flow.
-pub fn request_silence(requests: u64) -> Duration {
+/// Returns the silence that ends a flow of so many requests.
+pub fn request_silence(requests: u64, timeouts: &Timeouts) -> Duration {
     match requests {
         0..FEW_REQUESTS => FEW_REQUESTS_TIMEOUT,
-        _ => FLOW_SILENCE_TIMEOUT,
+        _ => timeouts.flow_silence,
     }
 }
 
@@ -174,9 +178,9 @@ mod tests {
 
     #[test]
     fn few_requests_have_a_shorter_timeout() {
-        assert_eq!(request_silence(0), Duration::from_secs(3));
-        assert_eq!(request_silence(99), Duration::from_secs(3));
-        let stopped = Duration::from_secs(10);
-        assert!(request_silence(100) > stopped);
+        let silence = |requests| request_silence(requests, &Timeouts::DEFAULT);
+        assert_eq!(silence(0), Duration::from_secs(3));
+        assert_eq!(silence(99), Duration::from_secs(3));
+        assert_eq!(silence(100), Timeouts::DEFAULT.flow_silence);
     }
 }

@@ -21,13 +21,14 @@ use socket2::Socket;
 
 use super::AcceptedClient;
 use super::plain::request_silence;
-use super::test_run::{IDLE_TIMEOUT, TestRun};
+use super::test_run::TestRun;
 use super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL,
     SequenceStats, receive_datagrams,
 };
 use crate::interop_state::{IncomingFlow, InteropState, RejectionKey};
 use crate::server_state::TestReservation;
+use crate::timeouts::Timeouts;
 
 /// Buffer of one receive call.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 10;
@@ -231,15 +232,13 @@ pub fn respond_to_stream(
     stream: TcpStream,
     mut responder: impl StreamResponder + Send + 'static,
 ) {
-    let arrived_ns = client.arrived_ns;
+    let (arrived_ns, idle) = (client.arrived_ns, client.timeouts().idle);
     let mut test = TestRun::begin(&mut client, reservation, protocol, protocol, plan);
     let spawned = test.spawn(
         1,
         FlowRole::Receiver,
         stream.into(),
-        move |context, socket| {
-            respond_on_stream(context, socket, IDLE_TIMEOUT, arrived_ns, &mut responder)
-        },
+        move |context, socket| respond_on_stream(context, socket, idle, arrived_ns, &mut responder),
     );
     test.conclude(spawned, RemoteReport::default);
 }
@@ -281,16 +280,18 @@ pub struct RequestFlow<A> {
     respond: A,
     totals: PayloadTotals,
     last_ns: Nanos,
+    timeouts: Timeouts,
 }
 
 impl<A: FnMut(&mut [u8], u64) -> usize> RequestFlow<A> {
     /// Creates a flow; `respond` turns a request, with its number from 0, into its response and
     /// returns its size.
-    pub fn with_responder(respond: A) -> Self {
+    pub fn with_responder(respond: A, timeouts: Timeouts) -> Self {
         Self {
             respond,
             totals: PayloadTotals::default(),
             last_ns: 0,
+            timeouts,
         }
     }
 }
@@ -309,7 +310,8 @@ impl<A: FnMut(&mut [u8], u64) -> usize> DatagramFlow for RequestFlow<A> {
     }
 
     fn is_finished(&mut self, now: Nanos) -> bool {
-        now.saturating_sub(self.last_ns) > request_silence(self.totals.packets).as_nanos() as u64
+        let silence = request_silence(self.totals.packets, &self.timeouts);
+        now.saturating_sub(self.last_ns) > silence.as_nanos() as u64
     }
 
     fn totals(&self) -> PayloadTotals {

@@ -6,7 +6,6 @@
 
 use std::net::TcpStream;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::{Readiness, poll};
@@ -22,9 +21,6 @@ use crate::interop_state::IncomingFlow;
 /// client.
 const MIN_STREAM_BYTES: u64 = 4_096;
 
-/// Time in which they must arrive.
-const MIN_STREAM_TIMEOUT: Duration = Duration::from_secs(10);
-
 /// Receives the start of a connection until it is enough for a test. Returns `None` if it stays too
 /// short, which is logged.
 pub fn receive_minimum(client: &AcceptedClient, stream: &TcpStream) -> Option<FlowWorkerResult> {
@@ -35,7 +31,8 @@ pub fn receive_minimum(client: &AcceptedClient, stream: &TcpStream) -> Option<Fl
     stream.set_read_timeout(Some(POLL_INTERVAL)).ok()?;
     let start_ns = clock::now();
     let mut buffer = vec![0; MIN_STREAM_BYTES as usize];
-    let in_time = || clock::now().saturating_sub(start_ns) < MIN_STREAM_TIMEOUT.as_nanos() as u64;
+    let timeout_ns = client.timeouts().request.as_nanos() as u64;
+    let in_time = || clock::now().saturating_sub(start_ns) < timeout_ns;
     while in_time() && !client.server.stop.load(Relaxed) {
         match socket::receive(stream, &mut buffer, MessageFlags::NONE) {
             Ok(0) => break,

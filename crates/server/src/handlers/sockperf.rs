@@ -17,6 +17,7 @@ use super::worker::{DatagramAction, DatagramFlow, SequenceStats};
 use super::{AcceptedClient, ProtocolHandler, StreamHandler};
 use crate::interop_state::IncomingFlow;
 use crate::server_state::TestReservation;
+use crate::timeouts::Timeouts;
 
 /// Handler of sockperf.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {
@@ -94,20 +95,18 @@ fn serve_datagrams(client: AcceptedClient, reservation: TestReservation, incomin
         .first()
         .and_then(|(_, first)| SockperfHeader::read(first));
     let plan = plan(&client, TransportProtocol::Udp, first);
-    respond_to_datagrams(
-        PROTOCOL.name,
-        plan,
-        client,
-        reservation,
-        incoming,
-        SockperfFlow::default(),
-    );
+    let flow = SockperfFlow {
+        server: SockperfServer::default(),
+        last_ns: 0,
+        timeouts: *client.timeouts(),
+    };
+    respond_to_datagrams(PROTOCOL.name, plan, client, reservation, incoming, flow);
 }
 
-#[derive(Default)]
 struct SockperfFlow {
     server: SockperfServer,
     last_ns: Nanos,
+    timeouts: Timeouts,
 }
 
 impl DatagramFlow for SockperfFlow {
@@ -137,7 +136,7 @@ impl DatagramFlow for SockperfFlow {
     }
 
     fn is_finished(&mut self, now: Nanos) -> bool {
-        let silence = request_silence(self.server.totals().messages);
+        let silence = request_silence(self.server.totals().messages, &self.timeouts);
         now.saturating_sub(self.last_ns) > silence.as_nanos() as u64
     }
 

@@ -33,6 +33,7 @@ use super::worker::{FlowWorkerContext, FlowWorkerResult, StopSignals, run_worker
 use crate::interop_limits::InteropLimits;
 use crate::interop_state::{OpenFlowEntry, UnvalidatedPermit};
 use crate::server_state::{ServerState, TestReservation};
+use crate::timeouts::Timeouts;
 pub use stop::StopReason;
 
 /// Length of an interval of the series.
@@ -44,16 +45,6 @@ const MIN_LAST_INTERVAL_NS: Nanos = INTERVAL_NS / 10;
 
 /// Minimum length of an only interval.
 const MIN_ONLY_INTERVAL_NS: Nanos = 20_000_000;
-
-/// Time without payload after which a client of a running test counts as gone.
-pub const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Idle timeout of protocols without a control channel.
-pub const PLAIN_IDLE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Silence that ends a flow of datagrams without an end marker: its client may have been stopped
-/// for a while.
-pub const FLOW_SILENCE_TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Memory reserved for a worker: stack as far as it is used, buffer, window of sequence numbers.
 const WORKER_BYTES: u64 = 512 << 10;
@@ -528,6 +519,12 @@ impl TestRun {
             worker.finish();
         }
         self.poll();
+    }
+
+    /// Returns the silence limits of the server.
+    #[must_use]
+    pub fn timeouts(&self) -> &Timeouts {
+        self.server.interop.timeouts()
     }
 
     /// Returns the limits of the server for one test.

@@ -11,7 +11,7 @@ use linerate_sys::clock::Nanos;
 
 use super::lock;
 use crate::interop_state::{InteropState, RejectionKey, canonical};
-use crate::limits::{CLASSIFY_DEADLINE, SESSION_PERMIT_LIMIT};
+use crate::limits::SESSION_PERMIT_LIMIT;
 use crate::test_rejection::TestRejection;
 
 impl InteropState {
@@ -252,7 +252,7 @@ impl InteropState {
                 format!(
                     "{} waited for {} s while other connections without a test held all {SESSION_PERMIT_LIMIT} permits",
                     canonical(from),
-                    CLASSIFY_DEADLINE.as_secs()
+                    self.timeouts().classify.as_secs_f64()
                 ),
                 "a control connection",
                 "try again later",

@@ -15,7 +15,6 @@ use linerate_stack::{SocketId, SocketKind, Stack, StackError, TcpState};
 use linerate_sys::clock::Nanos;
 use linerate_transport::stack_thread::bridge::ConnectionBridge;
 
-use crate::limits::CLASSIFY_DEADLINE;
 use crate::server_state::{AcceptedSocket, ServerState};
 
 /// Length of the magic in front of each connection.
@@ -236,7 +235,7 @@ impl NetstackAcceptor {
                 }
             }
         }
-        let timeout_ns = CLASSIFY_DEADLINE.as_nanos() as Nanos;
+        let timeout_ns = self.handle.server.interop.timeouts().classify.as_nanos() as Nanos;
         self.unclassified.retain(|&(socket, since)| {
             let is_waiting = now.saturating_sub(since) < timeout_ns;
             if !is_waiting {

@@ -120,8 +120,14 @@ impl Iperf2Flows {
         let mut entry = Iperf2Peer {
             peer: meta.from,
             local: SocketAddr::new(meta.to, context.port),
-            incoming: (direction != Iperf2Direction::Reverse)
-                .then(|| Iperf2Flow::new(server, wall_ahead_ns, now)),
+            incoming: (direction != Iperf2Direction::Reverse).then(|| {
+                Iperf2Flow::new(
+                    server,
+                    wall_ahead_ns,
+                    now,
+                    context.interop.timeouts().flow_silence,
+                )
+            }),
             outgoing: None,
             pending_settings: None,
             last_activity_ns: now,

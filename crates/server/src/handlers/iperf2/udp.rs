@@ -25,7 +25,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::AcceptedClient;
 use super::super::short_flow::has_second_datagram;
-use super::super::test_run::{FLOW_SILENCE_TIMEOUT, TestRun};
+use super::super::test_run::TestRun;
 use super::super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, OneWayDelays,
     SendPlan, SequenceStats, receive_datagrams, send_datagrams,
@@ -34,10 +34,6 @@ use super::{DUAL_ALTERNATIVE, REVERSE_FLOW_ID, agent, plan, send_plan};
 use crate::interop_limits::InteropLimits;
 use crate::interop_state::{IncomingFlow, InteropState};
 use crate::server_state::TestReservation;
-
-/// Silence that ends a flow without an end marker: its client was killed, or never sends one. A
-/// client that is stopped for ten seconds goes on with its flow.
-const SILENCE_TIMEOUT_NS: Nanos = FLOW_SILENCE_TIMEOUT.as_nanos() as Nanos;
 
 /// Time for the second datagram of an unvalidated client, whose first one may be forged. Datagrams
 /// of the usual size arrive within it from 6 kb/s on.
@@ -80,9 +76,10 @@ pub fn serve(
     let settings = server.settings().cloned();
     let direction = server.direction();
     // A client that requests a reverse flow may send a single datagram.
+    let flow_silence = client.timeouts().flow_silence;
     let timeout = match (direction, &client.unvalidated_permit) {
         (_, Some(_)) => Some(SECOND_DATAGRAM_TIMEOUT_NS),
-        (Iperf2Direction::Forward, None) => Some(SILENCE_TIMEOUT_NS),
+        (Iperf2Direction::Forward, None) => Some(flow_silence.as_nanos() as Nanos),
         (Iperf2Direction::Reverse | Iperf2Direction::Both, None) => None,
     };
     if timeout.is_some_and(|timeout| !has_second_datagram(&client, &incoming, timeout)) {
@@ -159,7 +156,8 @@ fn start_flows(
         let (state, source) = (accepted.server.clone(), (protocol, accepted.peer));
         // The first datagram is counted already.
         let (first_ns, first) = early.remove(0);
-        let mut flow = Iperf2Flow::new(server, wall_offset_ns, first_ns);
+        let silence = test.timeouts().flow_silence;
+        let mut flow = Iperf2Flow::new(server, wall_offset_ns, first_ns, silence);
         flow.delays = flow.server.delay_ns().map(|first| {
             let mut delays = OneWayDelays::new();
             delays.record(first);
@@ -196,8 +194,7 @@ fn start_flows(
                     context.signals.end_sending();
                 }
                 if flow.timed_out && !without_end_marker {
-                    result.failure =
-                        Some(FlowFailure::Idle(Duration::from_nanos(SILENCE_TIMEOUT_NS)));
+                    result.failure = Some(FlowFailure::Idle(silence));
                 }
                 let _ = report_sender.send(flow.server.remote_report());
                 result
@@ -297,7 +294,9 @@ pub fn limit_send_time(send_plan: SendPlan, now: Nanos) -> (SendPlan, bool) {
 
 /// Returns the send plan of a client's request over UDP, within the limits; it always has a rate.
 pub fn requested_send_plan(settings: &Iperf2Settings, limits: &InteropLimits) -> SendPlan {
-    let mut send_plan = send_plan(settings, DATAGRAM_BYTES, &InteropLimits::default());
+    // A receiver that is silent does not hold up datagrams.
+    let idle = Duration::MAX;
+    let mut send_plan = send_plan(settings, DATAGRAM_BYTES, idle, &InteropLimits::default());
     send_plan.block_bytes = send_plan.block_bytes.clamp(16, 65_507);
     // Legacy clients send the rate in the window field.
     let legacy_rate = settings
@@ -380,15 +379,22 @@ pub struct Iperf2Flow {
     delays: Option<OneWayDelays>,
     /// Report sent to the client at the end.
     report: Vec<u8>,
+    /// Silence that ends a flow without an end marker: its client was killed, or never sends one.
+    silence_ns: Nanos,
     /// True if silence ended the flow.
     timed_out: bool,
 }
 
 impl Iperf2Flow {
     /// Creates a flow whose first datagram arrived at `now`; `wall_offset_ns` is the offset from
-    /// our clock to the time of day.
+    /// our clock to the time of day, and `silence` ends a flow without an end marker.
     #[must_use]
-    pub fn new(server: Iperf2UdpServer, wall_offset_ns: Nanos, now: Nanos) -> Self {
+    pub fn new(
+        server: Iperf2UdpServer,
+        wall_offset_ns: Nanos,
+        now: Nanos,
+        silence: Duration,
+    ) -> Self {
         Self {
             server,
             wall_offset_ns,
@@ -397,6 +403,7 @@ impl Iperf2Flow {
             first_end_ns: None,
             delays: None,
             report: Vec::new(),
+            silence_ns: silence.as_nanos() as Nanos,
             timed_out: false,
         }
     }
@@ -462,7 +469,7 @@ impl DatagramFlow for Iperf2Flow {
                 .map_or(0, |since_end_ns| now.saturating_sub(since_end_ns));
             return silent > QUIET_NS || since_end_ns > END_MARKERS_TIMEOUT_NS;
         }
-        let is_gone = silent > SILENCE_TIMEOUT_NS;
+        let is_gone = silent > self.silence_ns;
         if is_gone {
             self.server.give_up();
             self.timed_out = true;
@@ -508,13 +515,15 @@ mod tests {
     use linerate_protocol::iperf2::TestAmount;
 
     use super::*;
+    use crate::timeouts::Timeouts;
 
     #[test]
     fn an_endlessly_repeated_end_still_ends_the_flow() {
         let ms = 1_000_000;
         let mut datagram = vec![0; 60];
         write_number(&mut datagram, 1, 1);
-        let mut flow = Iperf2Flow::new(Iperf2UdpServer::open(&datagram, 0).unwrap(), 0, ms);
+        let server = Iperf2UdpServer::open(&datagram, 0).unwrap();
+        let mut flow = Iperf2Flow::new(server, 0, ms, Timeouts::DEFAULT.flow_silence);
         write_end(&mut datagram, 1, 1);
         let mut now = ms;
         let mut send_end = |flow: &mut Iperf2Flow| {

@@ -17,7 +17,7 @@ use linerate_workload::flow_counters::PayloadTotals;
 use linerate_workload::sequence_tracker::SequenceTracker;
 
 use super::super::payload::PayloadRing;
-use super::super::test_run::{IDLE_TIMEOUT, TestRun};
+use super::super::test_run::TestRun;
 use super::super::worker::{
     DatagramAction, DatagramFlow, FlowWorkerResult, SendPlan, SequenceStats, receive_datagrams,
     receive_stream, send_datagrams, send_stream,
@@ -114,10 +114,11 @@ pub fn begin_flow(
     } = incoming;
     test.hold_open_flow(key, true);
     let block = params.block_bytes as usize;
+    let idle = test.timeouts().idle;
     let send_plan = SendPlan {
         rate_bps: params.rate_bps.or(params.kernel_rate_bps),
         burst_bytes: u64::from(params.burst.unwrap_or(0)) * block as u64,
-        ..SendPlan::new(block, IDLE_TIMEOUT)
+        ..SendPlan::new(block, idle)
     };
     // The client ends the test; at the time limit the server terminates it.
     let limits = InteropLimits {
@@ -157,9 +158,14 @@ pub fn begin_flow(
                 )
             })
         }
-        (_, true) => test.spawn(flow.id, FlowRole::Receiver, socket, |context, socket| {
-            receive_stream(context, socket, IDLE_TIMEOUT, FlowWorkerResult::default())
-        }),
+        (_, true) => test.spawn(
+            flow.id,
+            FlowRole::Receiver,
+            socket,
+            move |context, socket| {
+                receive_stream(context, socket, idle, FlowWorkerResult::default())
+            },
+        ),
         (_, false) => {
             let send_plan = with_end_for_slow_blocks(send_plan, params, clock::now());
             test.spawn(flow.id, FlowRole::Sender, socket, move |context, socket| {
@@ -254,6 +260,7 @@ impl DatagramFlow for Iperf3UdpFlow {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::timeouts::Timeouts;
 
     #[test]
     fn a_client_waiting_for_a_long_block_is_freed_at_its_end() {
@@ -266,7 +273,7 @@ mod tests {
             };
             let send_plan = SendPlan {
                 rate_bps,
-                ..SendPlan::new(128 << 10, IDLE_TIMEOUT)
+                ..SendPlan::new(128 << 10, Timeouts::DEFAULT.idle)
             };
             with_end_for_slow_blocks(send_plan, &params, 5 * second).until_ns
         };

@@ -23,7 +23,7 @@ use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::super::payload::PayloadRing;
-use super::super::test_run::{FLOW_SILENCE_TIMEOUT, IDLE_TIMEOUT, TestRun};
+use super::super::test_run::TestRun;
 use super::super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL,
     SendPlan, SequenceStats, UnreachableCounter, receive_datagrams, receive_stream, send_stream,
@@ -32,17 +32,11 @@ use super::super::{AcceptedClient, set_tos};
 use crate::interop_limits::InteropLimits;
 use crate::interop_state::{ExpectationGuard, ExpectedFlow, IncomingFlow, canonical};
 
-/// Time for the client to connect, or to accept connections.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
 /// Limit of the bytes of one write on a connection.
 const BLOCK_LIMIT_BYTES: usize = 1 << 20;
 
 /// Extra time for each further port that the server connects to: a path around the world.
 const EXTRA_TIME_PER_PORT: Duration = Duration::from_millis(250);
-
-/// Timeout of one connection attempt: a lost SYN is sent again after 1 s.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reason for a test that ends because the server stops.
 const STOPPED_REASON: &str = "this server is stopping";
@@ -133,13 +127,13 @@ impl DataSockets {
             if let Some(port) = request.ports().find(is_own_port) {
                 return Err(port_conflict_error(client.peer, port));
             }
-            return connect_back(client, request, CONNECT_TIMEOUT)
+            return connect_back(client, request)
                 .map_err(|error| peer_lost(format!("its data ports reject connections: {error}")));
         }
         if request.transport == TransportKind::Datagram {
             return self.receive_first_datagrams(client, request);
         }
-        let deadline = clock::now() + CONNECT_TIMEOUT.as_nanos() as u64;
+        let deadline = clock::now() + client.timeouts().data_connect.as_nanos() as u64;
         let mut flows = Vec::new();
         while flows.len() < self.flow_count {
             if clock::now() > deadline {
@@ -179,7 +173,7 @@ impl DataSockets {
             peer: client.peer,
             reason: reason.to_owned(),
         };
-        let deadline = clock::now() + CONNECT_TIMEOUT.as_nanos() as u64;
+        let deadline = clock::now() + client.timeouts().data_connect.as_nanos() as u64;
         let mut flows = Vec::new();
         let mut waiting = self.udp_sockets;
         while flows.len() < self.flow_count {
@@ -271,14 +265,11 @@ fn set_socket_options(socket: &Socket, request: &TestRequest) {
 
 /// Connects to the client's ports within a time limit. The client's address is validated by the TCP
 /// handshake of the control connection.
-fn connect_back(
-    client: &AcceptedClient,
-    request: &TestRequest,
-    timeout: Duration,
-) -> io::Result<Vec<IncomingFlow>> {
+fn connect_back(client: &AcceptedClient, request: &TestRequest) -> io::Result<Vec<IncomingFlow>> {
     let begin = clock::now();
-    let until =
-        begin + (timeout + EXTRA_TIME_PER_PORT * u32::from(request.streams)).as_nanos() as u64;
+    let timeouts = client.timeouts();
+    let timeout = timeouts.data_connect + EXTRA_TIME_PER_PORT * u32::from(request.streams);
+    let until = begin + timeout.as_nanos() as u64;
     let stops = || client.server.stop.load(Relaxed);
     clock::sleep_until(begin + CONNECT_DELAY_NS);
     let mut sockets = Vec::new();
@@ -299,7 +290,7 @@ fn connect_back(
             // A port that does not answer would use up all the time; a stop is noticed between two
             // attempts.
             let remaining = Duration::from_nanos(until.saturating_sub(clock::now()));
-            let step = remaining.clamp(Duration::from_millis(1), ATTEMPT_TIMEOUT);
+            let step = remaining.clamp(Duration::from_millis(1), timeouts.connect_attempt);
             match socket.connect_timeout(&SockAddr::from(to), step) {
                 Ok(()) => break socket,
                 Err(error) if clock::now() >= until => return Err(error),
@@ -331,7 +322,8 @@ pub fn spawn_workers(
         (NuttcpDirection::ToServer, TransportKind::Stream) => {
             // A reference server ends sooner in short tests, and so drops a client that is stopped
             // for ten seconds.
-            let idle = Duration::from_nanos(request.idle_timeout_ns()).max(FLOW_SILENCE_TIMEOUT);
+            let idle =
+                Duration::from_nanos(request.idle_timeout_ns()).max(test.timeouts().flow_silence);
             for (id, incoming) in (1..).zip(data) {
                 test.spawn(
                     id,
@@ -379,8 +371,8 @@ pub fn spawn_workers(
             };
             let first = first.try_clone().map_err(system)?;
             // The block size is invisible to the reader of a stream.
-            let mut send_plan =
-                SendPlan::new(request.buffer_bytes.min(BLOCK_LIMIT_BYTES), IDLE_TIMEOUT);
+            let block = request.buffer_bytes.min(BLOCK_LIMIT_BYTES);
+            let mut send_plan = SendPlan::new(block, test.timeouts().idle);
             test.reserve(send_plan.block_bytes as u64)?;
             let bytes = request.buffer_bytes as u64;
             send_plan.amount_bytes = request

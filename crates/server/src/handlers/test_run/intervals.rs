@@ -12,12 +12,13 @@ use linerate_sys::socket;
 use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 
-use super::{FLOW_SILENCE_TIMEOUT, INTERVAL_NS, TestRun};
+use super::{INTERVAL_NS, TestRun};
+use crate::timeouts::Timeouts;
 
 /// Limit of intervals held back as possible silence after the end: the whole silence after which a
 /// client without an end marker counts as gone.
 const SILENT_INTERVAL_LIMIT: usize =
-    (FLOW_SILENCE_TIMEOUT.as_nanos() as u64 / INTERVAL_NS) as usize + 2;
+    (Timeouts::DEFAULT.flow_silence.as_nanos() as u64 / INTERVAL_NS) as usize + 2;
 
 /// Silence at the end of an interval from which it may be the last one with payload.
 const SILENT_NS: Nanos = 100_000_000;

@@ -199,7 +199,7 @@ impl TestRun {
         failure.next().map(|failure| SessionError::PeerLost {
             peer: self.peer,
             reason: match failure {
-                FlowFailure::Idle(time) => format!("no payload moved for {} s", time.as_secs()),
+                FlowFailure::Idle(time) => format!("no payload moved for {} s", time.as_secs_f64()),
                 FlowFailure::Socket(error) => error.to_string(),
                 FlowFailure::InvalidData(reason) => reason.clone(),
             },
