@@ -204,10 +204,10 @@ fn an_upstream_transmitter_sends_to_our_receiver() {
     }
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
-    // No process listens on port 1 (tcpmux), so nuttcp falls back to the classic protocol.
+    // No process listens on port 5999 (outside the ephemeral range), so nuttcp falls back to the classic protocol.
     let client = Command::new("nuttcp")
         .args(["-t", "-n2048", "-l8192"])
-        .args([&format!("-p{port}"), "-P1"])
+        .args([&format!("-p{port}"), "-P5999"])
         .arg("127.0.0.1")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
