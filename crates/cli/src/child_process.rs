@@ -16,7 +16,7 @@ use jiff::Timestamp;
 use linerate_host::output_reader::OutputReader;
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::{ErrorReport, read_line};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::record::{RUN_SCHEMA, Record, new_id};
 use linerate_record::run_set::RunSet;
 use linerate_sys::process::{poll_exit, terminate_with_thread};
@@ -412,7 +412,7 @@ fn failure_of(command_text: &str, done: &FinishedChild) -> CommandFailure {
         let next = part("next_step").unwrap_or_default();
         return CommandFailure {
             problem: ErrorReport::new(situation, object, next),
-            code: code.unwrap_or(exit::FAILED),
+            code: code.unwrap_or(exit_codes::FAILED),
         };
     }
     let stderr: String = done.stderr.trim().chars().take(MAX_ERROR_CHARS).collect();
@@ -433,7 +433,7 @@ fn failure_of(command_text: &str, done: &FinishedChild) -> CommandFailure {
             "run it by itself to see its output",
         ),
         // Codes of other programs have other meanings: 3 and 6 would be results of `compare`.
-        code: exit::FAILED,
+        code: exit_codes::FAILED,
     }
 }
 
@@ -454,13 +454,13 @@ mod tests {
     #[test]
     fn the_code_of_another_program_is_no_verdict_of_ours() {
         for (line, code) in [
-            ("exit 3", exit::FAILED),
-            ("exit 6", exit::FAILED),
-            ("kill -9 $$", exit::FAILED),
+            ("exit 3", exit_codes::FAILED),
+            ("exit 6", exit_codes::FAILED),
+            ("kill -9 $$", exit_codes::FAILED),
             // A run of this program prints its error.
             (
                 r#"echo '{"error":{"situation":"a","object":"b","next_step":"c"}}'; exit 5"#,
-                exit::PEER,
+                exit_codes::PEER,
             ),
         ] {
             let Err(SeriesEnd::Failed(failure)) = run_shell(line, &StopFlag::new()) else {

@@ -4,7 +4,7 @@
 use linerate_lab::{LabError, TopologyError};
 use linerate_port::{FrameRunError, PortError};
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_report::ReportError;
 use linerate_session::error::SessionError;
 use linerate_transport::TransportError;
@@ -14,7 +14,7 @@ use linerate_transport::TransportError;
 pub struct CommandFailure {
     /// Situation, object and next step.
     pub problem: ErrorReport,
-    /// Exit code, one of [`exit`].
+    /// Exit code, one of [`exit_codes`].
     pub code: u8,
 }
 
@@ -23,7 +23,7 @@ impl CommandFailure {
     pub fn usage(problem: ErrorReport) -> Self {
         Self {
             problem,
-            code: exit::USAGE,
+            code: exit_codes::USAGE,
         }
     }
 
@@ -36,7 +36,7 @@ impl CommandFailure {
     pub fn failed(problem: ErrorReport) -> Self {
         Self {
             problem,
-            code: exit::FAILED,
+            code: exit_codes::FAILED,
         }
     }
 }
@@ -77,11 +77,11 @@ impl From<&PortError> for CommandFailure {
 impl From<LabError> for CommandFailure {
     fn from(error: LabError) -> Self {
         let code = if error.is_missing_privilege() {
-            exit::MISSING
+            exit_codes::MISSING
         } else if matches!(error, LabError::Topology(_)) {
-            exit::USAGE
+            exit_codes::USAGE
         } else {
-            error.command_exit_code().unwrap_or(exit::FAILED)
+            error.command_exit_code().unwrap_or(exit_codes::FAILED)
         };
         Self {
             problem: error.to_report(),

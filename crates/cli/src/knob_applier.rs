@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_session::remote_settings::RemoteSettings;
 use linerate_stats::units::ByteSize;
 use linerate_tune::guard::{RollbackGuard, SettingKey};
@@ -365,7 +365,7 @@ fn open_remote_settings(command: &[String], name: &str) -> Result<RemoteSettings
                 format!("settings of {remote}"),
                 "start its server with --grant tune, or leave out --try-far",
             ),
-            code: exit::MISSING,
+            code: exit_codes::MISSING,
         }),
     }
 }

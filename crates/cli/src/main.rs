@@ -38,7 +38,7 @@ use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use failure::CommandFailure;
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_report::text;
 use output::{OutputFormat, print_failure};
 use standard_streams::{
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     linerate_experiment::die_with_parent();
     if arguments.len() == 1 {
         print_stdout(WELCOME);
-        return exit_code(exit::OK);
+        return exit_code(exit_codes::OK);
     }
     if arguments[1] == "help" {
         // clap's `help` has no help of its own.
@@ -120,7 +120,7 @@ fn main() -> ExitCode {
 fn exit_code(code: u8) -> ExitCode {
     exit_if_reader_closed();
     ExitCode::from(match code {
-        exit::OK if stdout_failed() => exit::FAILED,
+        exit_codes::OK if stdout_failed() => exit_codes::FAILED,
         code => code,
     })
 }
@@ -130,10 +130,10 @@ fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             return match error.print() {
-                Ok(()) => exit::OK,
+                Ok(()) => exit_codes::OK,
                 Err(error) => {
                     exit_on_broken_pipe(&error);
-                    exit::FAILED
+                    exit_codes::FAILED
                 }
             };
         }
@@ -145,7 +145,7 @@ fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
             OutputFormat::Text => print_stderr(&text::render_error(&problem, &stderr_style())),
             form => print_failure(form, &CommandFailure::usage(problem), 0),
         }
-        return exit::USAGE;
+        return exit_codes::USAGE;
     }
     let from_environment = from_environment(args, error);
     if form == OutputFormat::Text {
@@ -157,7 +157,7 @@ fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
         if let Some(next) = from_environment {
             print_stderr(&format!("\nhelp:  {next}"));
         }
-        return exit::USAGE;
+        return exit_codes::USAGE;
     }
     let text = plain_range(&error.to_string());
     // The first paragraph describes the error. Missing arguments are on lines of their own.
@@ -175,7 +175,7 @@ fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
             .unwrap_or_else(|| "`linerate --help` lists the commands and options".to_owned()),
     );
     print_failure(form, &CommandFailure::usage(problem), 0);
-    exit::USAGE
+    exit_codes::USAGE
 }
 
 /// Replaces clap's notation of a range, `99999 is not in 0..=65535`, with `use 0 to 65535`.

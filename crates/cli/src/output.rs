@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use jiff::Timestamp;
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::expect::ExpectationResult;
 use linerate_record::finding::Finding;
 use linerate_record::record::Record;
@@ -222,7 +222,7 @@ impl CommandOutput {
     /// turns success into a failed check.
     pub fn gate_exit_code(&self, code: u8, fail_on_finding: bool) -> u8 {
         match code {
-            exit::OK if fail_on_finding && self.has_cause => exit::GATE,
+            exit_codes::OK if fail_on_finding && self.has_cause => exit_codes::GATE,
             code => code,
         }
     }

@@ -13,7 +13,7 @@ use linerate_host::settings::flow_rule::RULE_ON;
 use linerate_host::stop_flag::StopFlag;
 use linerate_port::{DeviceRequest, PortUrl, TapChanges, has_carrier, interface_use};
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_tune::TuneError;
 use linerate_tune::guard::{RollbackGuard, SettingKey, SettingKind};
 use linerate_tune::journal::state_dir;
@@ -341,7 +341,7 @@ fn apply_setting(
             url.short_name(),
             next_step(key.kind, option, url.name()),
         ),
-        code: exit::MISSING,
+        code: exit_codes::MISSING,
     };
     let now = guard.read(key).map_err(|why| {
         rejection(format!(

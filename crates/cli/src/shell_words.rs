@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn an_option_takes_the_place_of_what_was_said_before() {
+    fn an_option_replaces_an_earlier_one() {
         for (before, option, value, after) in [
             ("throughput h", "length", "1M", "throughput h --length=1M"),
             (

@@ -2,7 +2,7 @@
 
 use linerate_lab::LabError;
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 
 /// Reason why an experiment was not run.
 #[derive(Debug, thiserror::Error)]
@@ -201,10 +201,10 @@ impl ExperimentError {
             | Self::UnknownPoint { .. }
             | Self::InvalidPort { .. }
             | Self::InvalidHost { .. }
-            | Self::NeedsManualSetup { .. } => exit::USAGE,
+            | Self::NeedsManualSetup { .. } => exit_codes::USAGE,
             Self::FailsAtEveryPoint { code, .. } | Self::NothingMeasured { code, .. } => *code,
-            Self::Lab(error) if error.is_missing_privilege() => exit::MISSING,
-            Self::Lab(_) | Self::RemoteProgram { .. } => exit::FAILED,
+            Self::Lab(error) if error.is_missing_privilege() => exit_codes::MISSING,
+            Self::Lab(_) | Self::RemoteProgram { .. } => exit_codes::FAILED,
         }
     }
 }

@@ -53,7 +53,7 @@ pub fn die_with_parent() {
     // A program started by a script of the experiment has another parent and ends with that.
     let is_gone = rustix::process::test_kill_process(parent) == Err(rustix::io::Errno::SRCH);
     if is_gone {
-        std::process::exit(i32::from(linerate_record::exit::FAILED));
+        std::process::exit(i32::from(linerate_record::exit_codes::FAILED));
     }
 }
 

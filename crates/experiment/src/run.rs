@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use linerate_record::event::Retryable;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::experiment::{ExperimentPoint, KnobValues};
 use linerate_record::run_set::RunSet;
 
@@ -177,7 +177,7 @@ pub fn run(
             Err(reason) => Err(SkipReason {
                 reason,
                 next_step: "run its command by hand to see the error".to_owned(),
-                exit_code: exit::FAILED,
+                exit_code: exit_codes::FAILED,
                 is_transient: false,
                 skip_group: None,
                 failed_at: Instant::now(),
@@ -260,7 +260,7 @@ fn nothing_measured(runner: &PointRunner<'_>, states: &[PointState]) -> Experime
         .collect();
     let missing_requirement = exclusions
         .iter()
-        .find(|exclusions| exclusions.exit_code == exit::MISSING);
+        .find(|exclusions| exclusions.exit_code == exit_codes::MISSING);
     match missing_requirement.or(exclusions.first()) {
         Some(exclusions) => ExperimentError::NothingMeasured {
             reason: exclusions.reason.clone(),
@@ -272,7 +272,7 @@ fn nothing_measured(runner: &PointRunner<'_>, states: &[PointState]) -> Experime
             ExperimentError::NothingMeasured {
                 reason: reason.unwrap_or_default(),
                 next_step: String::new(),
-                code: exit::FAILED,
+                code: exit_codes::FAILED,
             }
         }
     }

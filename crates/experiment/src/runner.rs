@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use linerate_lab::{Lab, Topology};
 use linerate_record::event::{ErrorReport, RETRY_HINT};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::experiment::KnobValues;
 use linerate_record::record::{RUN_SCHEMA, Record};
 use linerate_record::run_set::SET_SCHEMA;
@@ -87,19 +87,19 @@ impl PointExclusion {
             Self {
                 reason: format!("{reason} (needs {required} CPUs, this machine has {cores})"),
                 next_step: format!("{select_others}, or use a machine with {required} CPUs"),
-                exit_code: exit::MISSING,
+                exit_code: exit_codes::MISSING,
             }
         } else if skip.without_root {
             Self {
                 reason: format!("{reason} (needs root)"),
                 next_step: format!("run it as root, or {select_others}"),
-                exit_code: exit::MISSING,
+                exit_code: exit_codes::MISSING,
             }
         } else {
             Self {
                 reason: reason.clone(),
                 next_step: select_others.to_owned(),
-                exit_code: exit::USAGE,
+                exit_code: exit_codes::USAGE,
             }
         })
     }
@@ -120,8 +120,8 @@ impl FailedMeasurement {
             failure: PointFailure {
                 problem,
                 exit_code: exit_code
-                    .filter(|&exit_code| exit_code != exit::OK)
-                    .unwrap_or(exit::FAILED),
+                    .filter(|&exit_code| exit_code != exit_codes::OK)
+                    .unwrap_or(exit_codes::FAILED),
             },
             remote_command: None,
         }
@@ -590,7 +590,7 @@ impl<'a> PointRunner<'a> {
                 self.options.listener.as_ref(),
             )?;
             let document: Value = serde_json::from_str(result.stdout.trim()).unwrap_or(Value::Null);
-            if result.code != Some(i32::from(exit::OK)) {
+            if result.code != Some(i32::from(exit_codes::OK)) {
                 let problem = failure_report(&document, &result, &line);
                 return Ok(Err(FailedMeasurement::by_command(problem, result.code)));
             }

@@ -258,10 +258,10 @@ fn untested_reason(
         (Some(reason), _) => return format!("its points were not measured: {reason}"),
         (None, None) => "its points were not measured",
         (None, Some(CoreDistance::Near)) => {
-            "its points were not measured while the CPUs were near each other"
+            "its points were not measured while the CPUs shared a cache"
         }
         (None, Some(CoreDistance::Far)) => {
-            "its points were not measured while the CPUs were far apart"
+            "its points were not measured while the CPUs shared no cache"
         }
     };
     message.to_owned()
@@ -804,7 +804,11 @@ mod tests {
                 None,
                 "its points were not measured",
             ),
-            (None, Some(CoreDistance::Near), "while the CPUs were near"),
+            (
+                None,
+                Some(CoreDistance::Near),
+                "while the CPUs shared a cache",
+            ),
         ] {
             let mut result = result(&[("0", "reused", 1.0)]);
             result.points.extend(reason.map(|reason| ExperimentPoint {
@@ -832,7 +836,7 @@ mod tests {
 
     /// A series may have been measured in one state of the machine, and the other in both.
     #[test]
-    fn a_shape_of_near_processors_uses_near_runs_only() {
+    fn a_shape_of_processors_with_a_shared_cache_uses_their_runs_only() {
         use CoreDistance::{Far, Near};
         use ShapeState::{Holds, Misses, Untested};
         let mut result = result(&[
@@ -862,9 +866,19 @@ mod tests {
             (scales, Some(Far), Misses, "1.00 ns is 1 times 1.00 ns"),
             (scales, None, Misses, "1.00 ns is 0.5 times 2.00 ns"),
             // The last point, which may be the highest, was not measured in this state.
-            (highest, Some(Near), Untested, "while the CPUs were near"),
+            (
+                highest,
+                Some(Near),
+                Untested,
+                "while the CPUs shared a cache",
+            ),
             (highest, Some(Far), Holds, "5.00 ns is 5 times 1.00 ns"),
-            ("slope(p50 over hops) > 1ns", Some(Near), Untested, "near"),
+            (
+                "slope(p50 over hops) > 1ns",
+                Some(Near),
+                Untested,
+                "shared a cache",
+            ),
             ("slope(p50 over hops) > 1ns", Some(Far), Holds, "2.00 ns"),
         ] {
             let shape = ShapeAssertion {
@@ -899,7 +913,7 @@ mod tests {
         };
         let verdict = evaluate_shape(&any_experiment(), &shape, &result, &[], TWO_CORES);
         assert!(
-            verdict.measured.contains("far apart"),
+            verdict.measured.contains("shared no cache"),
             "{}",
             verdict.measured
         );

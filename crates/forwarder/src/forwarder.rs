@@ -333,7 +333,7 @@ impl Forwarder {
         Ok(ports)
     }
 
-    /// Returns the processors of the threads: the requested ones, else [free ones](Chosen).
+    /// Returns the processors of the threads: the requested ones, else [free ones](ChosenCpus).
     fn thread_cpus(
         &self,
         settings: &ForwardSettings,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use linerate_packet::frame::FrameSpec;
+use linerate_packet::frame::{FlowAddress, FlowFrames, FrameSpec};
 use linerate_packet::mac_address::MacAddress;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::clock;
@@ -147,6 +147,23 @@ impl<R: RxQueue, T: TxQueue> FwdStream<R, T> {
         self.burst.for_each_mut(memory, change);
     }
 
+    /// Receives a burst, changes the bytes of each frame and sends it; returns the number of frames
+    /// received.
+    #[inline(always)]
+    pub fn forward_modified(
+        &mut self,
+        pool: &mut FramePool,
+        memory: &FrameRegion,
+        change: impl FnMut(&mut [u8]),
+    ) -> usize {
+        let received = self.receive(pool);
+        if received > 0 {
+            self.modify(memory, change);
+            self.transmit(pool);
+        }
+        received
+    }
+
     /// Frees the burst and counts its frames as consumed.
     #[inline]
     pub fn consume(&mut self, pool: &mut FramePool) {
@@ -181,6 +198,24 @@ pub struct ModeSettings {
     pub flow_clones: u32,
     /// Seed of all random values.
     pub seed: u64,
+}
+
+impl ModeSettings {
+    /// Returns generated frames of `flows` flows, which differ in one address, for a stream. They
+    /// are no longer than its ports allow.
+    #[must_use]
+    pub fn flow_frames(
+        &self,
+        facts: &StreamFacts,
+        flows: u32,
+        varied_address: FlowAddress,
+    ) -> FlowFrames {
+        let spec = FrameSpec {
+            bytes: self.frame.bytes.min(facts.frame_bytes),
+            ..self.frame.clone()
+        };
+        FlowFrames::new(&spec, facts.address, facts.peer, flows, varied_address)
+    }
 }
 
 impl Default for ModeSettings {

@@ -6,16 +6,11 @@
 
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
+use linerate_port::add_single_writer;
 use linerate_record::forward::{ForwardStream, ResidenceTime};
 use linerate_sys::frames::burst::BURST_FRAMES;
 
 use super::settings::ForwardSettings;
-
-/// Adds to a counter that only the calling thread writes.
-#[inline]
-fn add_relaxed(counter: &AtomicU64, increment: u64) {
-    counter.store(counter.load(Relaxed) + increment, Relaxed);
-}
 
 /// Recorder of a stream. Aligned like the counters of queues, so that no two share a cache line.
 #[repr(align(128))]
@@ -66,6 +61,12 @@ impl StreamRecorder {
         any.then_some(recorder)
     }
 
+    /// Returns whether cycles are recorded.
+    #[inline]
+    pub(super) fn counts_cycles(&self) -> bool {
+        self.counts_cycles
+    }
+
     /// Returns whether residence times are recorded.
     #[inline]
     pub(super) fn times_frames(&self) -> bool {
@@ -94,10 +95,10 @@ impl StreamRecorder {
     #[inline]
     pub(super) fn record_poll(&self, received: u64, handled: usize, cycles: u64) {
         let size = usize::try_from(received).map_or(BURST_FRAMES, |size| size.min(BURST_FRAMES));
-        add_relaxed(&self.polls_by_burst[size], 1);
+        add_single_writer(&self.polls_by_burst[size], 1);
         if handled > 0 {
-            add_relaxed(&self.cycles, cycles);
-            add_relaxed(&self.handled, handled as u64);
+            add_single_writer(&self.cycles, cycles);
+            add_single_writer(&self.handled, handled as u64);
         }
     }
 
@@ -186,11 +187,11 @@ impl ResidenceTimes {
             }
         };
         self.min_ns.store(min, Relaxed);
-        add_relaxed(&self.sum_ns, ns);
+        add_single_writer(&self.sum_ns, ns);
         let max = self.max_ns.load(Relaxed).max(ns);
         self.max_ns.store(max, Relaxed);
         self.last_ns.store(ns, Relaxed);
-        add_relaxed(&self.polls, 1);
+        add_single_writer(&self.polls, 1);
     }
 
     /// Resets all counters.

@@ -520,13 +520,17 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
         let Some(recorder) = &self.recorder else {
             return self.mode.step(&mut self.stream, pool, memory);
         };
-        let source = tick_clock::choose_source();
         let before = self.stream.receive.counters().read().frames;
         let times_frames = recorder.times_frames();
         let started_ns = if times_frames { clock::now() } else { 0 };
-        let start_ticks = tick_clock::read_ticks(source);
+        let start = recorder.counts_cycles().then(|| {
+            let source = tick_clock::choose_source();
+            (source, tick_clock::read_ticks(source))
+        });
         let handled = self.mode.step(&mut self.stream, pool, memory);
-        let cycles = tick_clock::read_ticks(source).wrapping_sub(start_ticks);
+        let cycles = start.map_or(0, |(source, ticks)| {
+            tick_clock::read_ticks(source).wrapping_sub(ticks)
+        });
         let received = self.stream.receive.counters().read().frames - before;
         if times_frames && received > 0 {
             recorder.record_residence(clock::now().saturating_sub(started_ns));

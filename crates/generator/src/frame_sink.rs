@@ -3,6 +3,7 @@
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use linerate_packet::frame::MIN_FRAME_BYTES;
 use linerate_packet::template;
 use linerate_packet::template::{ExpectedHeaders, FrameTag, MAC_BYTES, TagLayout, TagMatch};
 use linerate_record::generate::GeneratedFlow;
@@ -368,8 +369,6 @@ fn is_content_intact(after_tag: &[u8], content: &[u8], frame_bytes: usize) -> bo
 /// minimum length.
 #[cold]
 fn is_padded(after_tag: &[u8], content: &[u8], frame_bytes: usize) -> bool {
-    /// Minimum frame length without FCS (IEEE 802.3).
-    const MIN_FRAME_BYTES: usize = 60;
     /// Length of two VLAN tags.
     const REMOVED_TAGS_BYTES: usize = 8;
     let common = after_tag

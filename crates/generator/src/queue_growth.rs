@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_longer_than_was_said_ends_in_the_last_stretch() {
+    fn a_run_longer_than_planned_ends_in_the_last_stretch() {
         let mut detector = QueueGrowthDetector::new(800);
         for sent in 1..2_000u64 {
             detector.record(sent, sent / 2);

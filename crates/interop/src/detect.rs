@@ -360,7 +360,7 @@ pub fn detect(
         let mut port_open = false;
         let mut address = remote;
         address.set_port(port);
-        let mut answered = false;
+        let mut has_reply = false;
         'tcp: {
             // A firewall that drops connections may pass datagrams: the timeout is spent once.
             if tcp_blocked {
@@ -406,7 +406,7 @@ pub fn detect(
                     Ok(reply)
                 };
                 let reply = exchange().unwrap_or_default();
-                answered |= !reply.is_empty();
+                has_reply |= !reply.is_empty();
                 let Some(matched) = classify_reply(&request, &reply) else {
                     continue;
                 };
@@ -426,7 +426,7 @@ pub fn detect(
             }
             // An accepted connection shows nothing about datagrams.
             if port_open
-                && !answered
+                && !has_reply
                 && plan.protocol == TransportProtocol::Tcp
                 && let Some(spec) = fallback.and_then(client_protocol)
             {

@@ -507,7 +507,8 @@ fn is_readable(stack: &mut Stack, id: SocketId) -> io::Result<bool> {
 mod tests {
     use linerate_record::plan::{Plan, RunKind};
     use linerate_record::stack::StackPlan;
-    use linerate_transport::flow_options::{FlowRole, flow_options};
+    use linerate_transport::flow_options::flow_options;
+    use linerate_transport::flow_role::FlowRole;
     use linerate_transport::stack_thread::StackThread;
 
     use super::*;

@@ -20,7 +20,7 @@ use udp::open_udp;
 
 use super::ack_watch::{ACK_POLL_INTERVAL_NS, AckWatch};
 use super::flow_socket::FlowSocket;
-use super::setup_context::{SetupContext, connect_error};
+use super::setup_context::{SetupContext, flow_open_error};
 use super::{
     ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection, plain,
     reject_omit, round_trips,
@@ -241,7 +241,7 @@ fn open_tcp(
             Iperf2Direction::Reverse => {
                 socket
                     .write_all(header)
-                    .map_err(|error| connect_error(context.remote, error))?;
+                    .map_err(|error| flow_open_error(context.remote, error))?;
                 Framing::NoHeader
             }
             _ if header.is_empty() => plain::stream_framing("iperf2-legacy"),

@@ -252,7 +252,7 @@ impl Iperf3Driver {
     /// Sends the cookie, or the UDP hello, of a flow.
     fn announce(&mut self, socket: &FlowSocket, stop: &AtomicBool) -> Result<(), SessionError> {
         let peer = self.peer;
-        let failed = |error| super::setup_context::connect_error(peer, error);
+        let failed = |error| super::setup_context::flow_open_error(peer, error);
         if self.params.protocol != Iperf3Transport::Udp {
             return socket.write_all(&self.cookie.to_wire()).map_err(failed);
         }

@@ -335,7 +335,7 @@ mod tests {
             let spec = client_protocol(name).unwrap();
             let error = reject_plan(spec, &plan).unwrap().to_error(name);
             // Neither a privilege nor another kernel would change it.
-            assert_eq!(error.exit_code(), linerate_record::exit::USAGE);
+            assert_eq!(error.exit_code(), linerate_record::exit_codes::USAGE);
             let problem = error.to_report();
             assert_eq!(
                 (problem.object.as_str(), problem.next_step.as_str()),

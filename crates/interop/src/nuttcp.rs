@@ -26,7 +26,7 @@ use sockets::{accept_server, connect_data, open_listener, receive_first_datagram
 
 use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
-use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, connect_error, protocol_error};
+use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, flow_open_error, protocol_error};
 use super::{
     ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection, reject_omit,
 };
@@ -305,7 +305,7 @@ impl NuttcpDriver {
                 NuttcpSendAction::Marker { bytes, .. } => {
                     socket
                         .send(&bytes)
-                        .map_err(|error| connect_error(self.peer, error))?;
+                        .map_err(|error| flow_open_error(self.peer, error))?;
                     if bytes == *b"BOD1" {
                         break;
                     }
@@ -331,7 +331,7 @@ impl NuttcpDriver {
         let until = now + 2 * START_GAP_NS;
         while clock::now() < until && !stop.load(Relaxed) {
             let peer = self.peer;
-            let socket_error = |error| connect_error(peer, error);
+            let socket_error = |error| flow_open_error(peer, error);
             if !socket
                 .wait_readable(Duration::from_millis(20))
                 .map_err(socket_error)?

@@ -47,7 +47,7 @@ impl<'a> ProbeSockets<'a> {
         };
         let (pair, _) = stack
             .connect(address, &|| self.stop.load(Relaxed))
-            .map_err(|error| client_stack::connect_error(address, error))?;
+            .map_err(|error| client_stack::netstack_connect_error(address, error))?;
         Ok(OwnedFd::from(pair).into())
     }
 

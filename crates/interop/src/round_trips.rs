@@ -10,7 +10,7 @@ use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
 
 use super::flow_socket::FlowSocket;
-use super::setup_context::{SetupContext, connect_error};
+use super::setup_context::{SetupContext, flow_open_error};
 use super::{ClientProtocol, ConnectedFlow, PlanRejection, first_rejection};
 
 /// Attempts for a first response, and the timeout of each.
@@ -89,14 +89,14 @@ fn probe_responder(
     for _ in 0..PROBE_ATTEMPTS {
         socket
             .send(request)
-            .map_err(|error| connect_error(remote, error))?;
+            .map_err(|error| flow_open_error(remote, error))?;
         let until = clock::now() + PROBE_TIMEOUT_NS;
         while context.wait_readable(socket, until)? {
             match socket.receive(&mut buffer) {
                 Ok(bytes) if is_reply(&buffer[..bytes]) => return Ok(()),
                 Ok(_) => {}
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(connect_error(remote, error)),
+                Err(error) => return Err(flow_open_error(remote, error)),
             }
         }
     }

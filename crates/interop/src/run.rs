@@ -16,18 +16,18 @@ use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol}
 use linerate_record::record::{Caveat, Record};
 use linerate_session::client::Client;
 use linerate_session::client_stack::ClientStack;
-use linerate_session::coordinator::Coordinator;
+use linerate_session::coordinator::{Coordinator, RunResults};
 use linerate_session::cpu_load::CpuLoad;
-use linerate_session::dial::{AddressFamily, SourceBinding};
+use linerate_session::dial::{AddressFamily, SourceBinding, local_address_towards};
 use linerate_session::error::SessionError;
 use linerate_session::flow_memory::FlowMemory;
 use linerate_session::loss::{LabNetwork, PathCounters, read_local_counters};
-use linerate_session::setup::{AgreedFlow, ReadyWorkers};
+use linerate_session::setup::AgreedFlow;
 use linerate_session::third_party_record::InteropTest;
 use linerate_session::thread_plan::usable_cpus;
 use linerate_session::{descriptor_limit, kernel_pacing, setup};
 use linerate_sys::fd_table;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackThread;
 
 use super::control_adapter::ControlAdapter;
@@ -273,17 +273,11 @@ fn run_attempt(
     let counters = read_local_counters(Role::Client, &host, ipv6);
     let local_ip = match local_stack.netstack() {
         Some(netstack) => netstack.source_address_for(remote.ip()),
-        None => local_address(remote, local),
+        None => local.address.or_else(|| local_address_towards(remote)),
     };
     let path_counters =
         local_ip.and_then(|local_ip| PathCounters::read_first(network, local_ip, remote.ip()));
-    let ReadyWorkers {
-        cancel_guard,
-        workers,
-        flows,
-        done,
-    } = ready;
-    let shared = flows.iter();
+    let shared = ready.flows.iter();
     let shared = shared.map(|flow| (directions[&flow.id], Arc::clone(&flow.shared)));
     let mut control = ControlAdapter::new(
         &mut *driver,
@@ -301,11 +295,8 @@ fn run_attempt(
         plan: Arc::clone(&plan),
         host,
         control: &mut control,
-        barrier: Arc::clone(cancel_guard.barrier()),
-        workers,
-        flows,
+        ready,
         memory,
-        worker_ended: done,
         stop_requested: stop,
         emit,
         caveats,
@@ -319,7 +310,7 @@ fn run_attempt(
         let caveats = &mut results.local.caveats;
         caveats.retain(|caveat| caveat.id != CaveatId::StreamBroken);
     }
-    let broken = broken_flow_error(remote, &results.local.caveats).filter(|_| !results.interrupted);
+    let broken = broken_flow_error(remote, &results).filter(|_| !results.interrupted);
     let broken = broken.or_else(|| {
         no_response_error(remote, &plan, &results.local).filter(|_| !results.interrupted)
     });
@@ -372,21 +363,6 @@ fn run_attempt(
     Ok(Some((record, failure.or(report_failure))))
 }
 
-/// Returns the local address of traffic to an address.
-fn local_address(remote: SocketAddr, local: &SourceBinding) -> Option<std::net::IpAddr> {
-    if local.address.is_some() {
-        return local.address;
-    }
-    let any = match remote.is_ipv4() {
-        true => SocketAddr::from(([0; 4], 0)),
-        false => SocketAddr::from(([0_u16; 8], 0)),
-    };
-    // Connecting a UDP socket sends nothing.
-    let socket = std::net::UdpSocket::bind(any).ok()?;
-    socket.connect(remote).ok()?;
-    Some(socket.local_addr().ok()?.ip())
-}
-
 /// Returns the error for a run in which no request got a response.
 fn no_response_error(
     remote: SocketAddr,
@@ -417,14 +393,15 @@ fn rejected_datagrams_error(
 }
 
 /// Returns the error for a broken flow: the server rejected it or has gone.
-fn broken_flow_error(remote: SocketAddr, caveats: &[Caveat]) -> Option<SessionError> {
+fn broken_flow_error(remote: SocketAddr, results: &RunResults) -> Option<SessionError> {
+    let caveats = &results.local.caveats;
     let broken = caveats
         .iter()
         .find(|caveat| caveat.id == CaveatId::StreamBroken)?;
     let text = &broken.reason;
     Some(protocol_error(
         remote,
-        match text.contains("refused") {
+        match results.connection_refused {
             true => format!(
                 "no program accepts payload there ({text}): start the server, or name its port with -p"
             ),

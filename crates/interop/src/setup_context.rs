@@ -15,7 +15,7 @@ use linerate_session::{client_stack, kernel_pacing};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::FlowOptions;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackHandle;
 use rustix::io::Errno;
 use socket2::Socket;
@@ -56,7 +56,7 @@ impl SetupContext<'_> {
         };
         let remote = self.remote;
         let (pair, _) = (stack.connect(remote, &|| self.stop.load(Relaxed)))
-            .map_err(|error| client_stack::connect_error(remote, error))?;
+            .map_err(|error| client_stack::netstack_connect_error(remote, error))?;
         Ok(OwnedFd::from(pair).into())
     }
 
@@ -100,7 +100,7 @@ impl SetupContext<'_> {
             ));
         }
         FlowSocket::connect(self.stack, remote, &options, self.stop)
-            .map_err(|error| connect_error(remote, error))
+            .map_err(|error| flow_open_error(remote, error))
     }
 
     /// Opens a listening socket that the server can reach.
@@ -128,7 +128,7 @@ impl SetupContext<'_> {
                 Duration::from_nanos(until_ns.saturating_sub(now)).min(STOP_POLL_INTERVAL);
             let ready = socket
                 .wait_readable(remaining)
-                .map_err(|error| connect_error(self.remote, error))?;
+                .map_err(|error| flow_open_error(self.remote, error))?;
             if ready || now >= until_ns {
                 return Ok(ready);
             }
@@ -170,7 +170,7 @@ pub fn protocol_error(peer: SocketAddr, error: impl std::fmt::Display) -> Sessio
 }
 
 /// Converts the error of opening a socket.
-pub fn connect_error(address: SocketAddr, error: io::Error) -> SessionError {
+pub fn flow_open_error(address: SocketAddr, error: io::Error) -> SessionError {
     match error.raw_os_error().map(Errno::from_raw_os_error) {
         Some(Errno::CONNREFUSED) => SessionError::ConnectionRefused { address },
         Some(Errno::NETUNREACH | Errno::HOSTUNREACH) => SessionError::NoRoute {
@@ -186,7 +186,10 @@ pub fn connect_error(address: SocketAddr, error: io::Error) -> SessionError {
             io::ErrorKind::ConnectionRefused
             | io::ErrorKind::TimedOut
             | io::ErrorKind::Interrupted
-            | io::ErrorKind::NetworkUnreachable => client_stack::connect_error(address, error),
+            | io::ErrorKind::NetworkUnreachable
+            | io::ErrorKind::HostUnreachable => {
+                client_stack::netstack_connect_error(address, error)
+            }
             _ => SessionError::system("opening a flow", error),
         },
     }

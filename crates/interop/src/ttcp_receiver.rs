@@ -12,7 +12,7 @@ use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
 
 use super::flow_socket::FlowSocket;
-use super::setup_context::{SetupContext, connect_error};
+use super::setup_context::{SetupContext, flow_open_error};
 use super::{ClientProtocol, ClientProtocolSpec, ConnectedFlow, reject_omit};
 
 /// Receiver of classic ttcp, for a plan without a host.
@@ -59,7 +59,7 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionEr
                 port,
                 source: error,
             },
-            _ => connect_error(context.remote, error),
+            _ => flow_open_error(context.remote, error),
         })?;
     let (socket, from) = loop {
         if context.stop.load(Relaxed) {

@@ -6,6 +6,7 @@
 
 pub mod checksum;
 pub mod frame;
+pub mod ip_protocol;
 pub mod mac_address;
 pub mod pcap;
 pub mod template;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use linerate_record::event::{ErrorReport, Retryable};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_sys::frames::FrameRegionError;
 
 /// Error of a port: the text names the situation, the port and the next step.
@@ -192,13 +192,13 @@ impl PortError {
     #[must_use]
     pub const fn exit_code(&self) -> u8 {
         if self.is_missing_privilege() {
-            exit::MISSING
+            exit_codes::MISSING
         } else if self.is_usage() {
-            exit::USAGE
+            exit_codes::USAGE
         } else if matches!(self, Self::PeerGone { .. } | Self::NoPeer { .. }) {
-            exit::PEER
+            exit_codes::PEER
         } else {
-            exit::FAILED
+            exit_codes::FAILED
         }
     }
 

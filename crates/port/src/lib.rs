@@ -47,7 +47,7 @@ mod capabilities;
 pub use capabilities::{BusyPoll, FrameCopy, NetInterface, PortCapabilities, XdpBinding};
 
 mod counters;
-pub use counters::{DropCause, QueueCounters, QueueTotals};
+pub use counters::{DropCause, QueueCounters, QueueTotals, add_single_writer};
 
 mod port_url;
 pub use port_url::{COMMON_KEYS, CommonOptions, PortUrl, RxDestination, UrlKey, ValueKind};

@@ -4,7 +4,7 @@ use std::io;
 
 use linerate_packet::template::TemplateError;
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_sys::error_report;
 use linerate_sys::frames::FrameRegionError;
 use linerate_sys::spawn::SpawnError;
@@ -76,10 +76,10 @@ impl FrameRunError {
     #[must_use]
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Setup { .. } | Self::Unsupported { .. } => exit::USAGE,
-            Self::OptionRejected { .. } => exit::MISSING,
+            Self::Setup { .. } | Self::Unsupported { .. } => exit_codes::USAGE,
+            Self::OptionRejected { .. } => exit_codes::MISSING,
             Self::Port(error) => error.exit_code(),
-            Self::Thread(_) | Self::System { .. } => exit::FAILED,
+            Self::Thread(_) | Self::System { .. } => exit_codes::FAILED,
         }
     }
 

@@ -27,13 +27,13 @@
 //! 2. **Version.** Both ends compute the same version: the highest one in both ranges. Without one,
 //!    each end has the range of the other and reports which side to update. From here on the server
 //!    may send REJECT instead of the expected frame, and closes after it.
-//! 3. **Queries**, optional: CLOCK_REQUEST is answered by CLOCK_REPLY ([`clock_offset`]), SETTINGS (for
-//!    the server's host) by SETTINGS_REPLY.
+//! 3. **Queries**, optional: CLOCK_REQUEST is answered by CLOCK_REPLY ([`clock_offset`]),
+//!    SETTINGS (for the server's host) by SETTINGS_REPLY.
 //! 4. **Proposal.** The client sends PROPOSE. The server chooses what the plan leaves open and
 //!    sends ACCEPT with one token for each flow, or REJECT.
 //! 5. **Attaching.** The client opens the flows, each with its token ([`flow`]). On UDP it repeats
-//!    the opening until the reply arrives, and the server replies each time, until START. When every
-//!    flow has arrived, the server sends ATTACHED.
+//!    the opening until the reply arrives, and the server replies each time, until START. When
+//!    every flow has arrived, the server sends ATTACHED.
 //! 6. **Running.** The client sends START with its own settings, and both ends begin. Each end
 //!    sends INTERVAL for each direction that it counts. The sender of a direction sends its totals
 //!    with SENT, so that the receiver can detect the end of the data. STOP from either end ends the

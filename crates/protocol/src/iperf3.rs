@@ -60,11 +60,12 @@ mod params;
 mod remote_report;
 mod results;
 mod server;
+mod sniff;
 mod state;
 
 pub use client::{Iperf3Client, Iperf3ClientEvent};
 pub use control_buffers::READ_AHEAD_BYTES;
-pub use cookie::{COOKIE_BYTES, Cookie, PROTOCOL};
+pub use cookie::{COOKIE_BYTES, Cookie};
 pub use error::{Iperf3Error, Iperf3Phase, JsonError};
 pub use error_code::{BUSY, Iperf3ErrorCode};
 pub use flow::{Iperf3Direction, Iperf3Flow, flow_id};
@@ -72,6 +73,7 @@ pub use params::{CounterWidth, Iperf3Params, Iperf3Transport, PARALLEL_LIMIT};
 pub use remote_report::remote_report;
 pub use results::{CpuPercent, FlowResult, Iperf3Results, RESULTS_LIMIT_FLOWS};
 pub use server::{Iperf3Server, Iperf3ServerEvent};
+pub use sniff::PROTOCOL;
 pub use state::Iperf3State;
 
 /// Longest parameters that are read, in bytes: the limit of upstream servers since 3.14.

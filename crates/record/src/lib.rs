@@ -1,7 +1,7 @@
 //! The plan of a run, its events, and its versioned record.
 //!
 //! Start at [`plan::Plan`] and [`record::Record`]. [`ids`] has the ids of causes, caveats and loss
-//! points, and [`exit`] the exit codes of the process. Units and statistics are in
+//! points, and [`exit_codes`] the exit codes of the process. Units and statistics are in
 //! `linerate-stats`.
 //!
 //! Nothing here reads a clock, a file or a socket. Tables, reports, comparisons and findings are
@@ -39,7 +39,7 @@ pub mod stack;
 pub mod timeline;
 pub mod tuning;
 
-pub mod exit;
+pub mod exit_codes;
 pub mod expect;
 pub mod experiment;
 pub mod figure;

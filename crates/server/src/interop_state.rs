@@ -13,7 +13,9 @@ use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use expectations::ExpectationTable;
-use linerate_protocol::amplification_guard::{AmplificationGuard, GuardRules, IpNetwork};
+use linerate_protocol::amplification_guard::{
+    AmplificationGuard, GuardRules, IpNetwork, SendRejection,
+};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use open_flows::FlowTable;
@@ -177,6 +179,17 @@ impl InteropState {
     #[must_use]
     pub fn is_validated(&self, address: IpAddr) -> bool {
         lock(&self.guard).may_receive_flow(clock::now(), address)
+    }
+
+    /// Returns whether payload may be sent to a client that has only sent UDP; a rejection is logged.
+    #[must_use]
+    pub fn check_validated(&self, protocol: &'static str, client: SocketAddr) -> bool {
+        let address = client.ip();
+        let is_validated = self.is_validated(address);
+        if !is_validated {
+            self.reject_response(protocol, client, SendRejection::Unvalidated { address });
+        }
+        is_validated
     }
 
     /// Returns whether an address belongs to a connected network or to one listed in `--allow`.

@@ -14,7 +14,7 @@ use linerate_record::round_trip::{
     MAX_OUTSTANDING, MAX_RATE_PER_SECOND, MulticastGroup, SocketMode,
 };
 use linerate_transport::call_times::{ALL_TRACES_BYTES, TRACE_BYTES};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::{pool_bytes, zero_copy_bytes};
 use linerate_workload::timestamps::TimestampRing;
 use linerate_workload::timestamps::scheduler_tracer::required_resources;

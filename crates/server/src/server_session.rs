@@ -14,7 +14,7 @@ use linerate_protocol::control::{
     PresharedKey, Propose, Reject, StartRun,
 };
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::facts::{HostFacts, Role};
 use linerate_record::plan::{
     Direction, PerEnd, Plan, SchedPolicy, TimestampLevel, TransportProtocol,
@@ -128,7 +128,7 @@ pub fn serve_session(
                     format!("server port {}", server.port),
                     "start it again, or wait for it with --retry 30s",
                 ),
-                exit_code: exit::PEER,
+                exit_code: exit_codes::PEER,
                 retryable: true,
             },
             error => Reject {
@@ -272,7 +272,7 @@ impl ServerSession<'_> {
             server.interop.reject_request(protocol, self.peer, &problem);
             return control.send(Reject {
                 problem,
-                exit_code: exit::USAGE,
+                exit_code: exit_codes::USAGE,
                 retryable: false,
             });
         }
@@ -430,7 +430,7 @@ impl ServerSession<'_> {
         if let Some(rejection) = self.server.interop.limits().reject_plan(&plan) {
             return Err(NotAgreed::Rejected(Reject {
                 problem: rejection.to_report(),
-                exit_code: exit::PEER,
+                exit_code: exit_codes::PEER,
                 retryable: false,
             }));
         }
@@ -479,7 +479,7 @@ impl ServerSession<'_> {
             if let Some(problem) = check_traced_threads(&plan, thread_count) {
                 return Err(NotAgreed::Rejected(Reject {
                     problem,
-                    exit_code: exit::USAGE,
+                    exit_code: exit_codes::USAGE,
                     retryable: false,
                 }));
             }
@@ -782,22 +782,13 @@ impl ServerSession<'_> {
             cpu,
             wait_reason: accept.wait_reason.clone(),
         });
-        let ReadyWorkers {
-            cancel_guard,
-            workers,
-            flows,
-            done,
-        } = ready;
         let results = Coordinator {
             role: Role::Server,
             plan: Arc::new(plan.clone()),
             host,
             control,
-            barrier: Arc::clone(cancel_guard.barrier()),
-            workers,
-            flows,
+            ready,
             memory,
-            worker_ended: done,
             stop_requested: &self.server.stop,
             emit: &mut |what| self.emit(what),
             caveats: accept.caveats.clone(),

@@ -11,7 +11,7 @@ use linerate_session::error::SessionError;
 use linerate_session::thread_plan::ThreadPlan;
 use linerate_session::{kernel_pacing, plan_checks, setup, stack_rejections};
 use linerate_stack::StackError;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackThread;
 
 use super::server_state::AcceptedSocket;

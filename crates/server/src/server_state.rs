@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use linerate_protocol::control::{FlowToken, PresharedKey, Reject};
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::plan::TransportProtocol;
 use linerate_session::descriptor_limit;
 use linerate_session::error::SessionError;
@@ -164,7 +164,7 @@ impl ServerState {
     pub fn reserve_test(self: &Arc<Self>) -> Result<TestReservation, TestRejection> {
         let rejection = |situation: String, next: &str| Reject {
             problem: ErrorReport::new(situation, self.description(), next),
-            exit_code: exit::PEER,
+            exit_code: exit_codes::PEER,
             retryable: true,
         };
         if self.single_test && self.single_test_taken.swap(true, Relaxed) {
@@ -302,7 +302,7 @@ impl TestReservation {
                     self.server.description(),
                     "use fewer flows (-P), or shorter calls (-l)",
                 ),
-                exit_code: exit::USAGE,
+                exit_code: exit_codes::USAGE,
                 retryable: false,
             });
         };
@@ -336,7 +336,7 @@ impl TestReservation {
                     self.server.description(),
                     format!("use --load cpu:THREADS/{processors} at most"),
                 ),
-                exit_code: exit::USAGE,
+                exit_code: exit_codes::USAGE,
                 retryable: false,
             });
         }
@@ -416,7 +416,7 @@ impl TestReservation {
                 self.server.description(),
                 "try again later, or with --retry 30s",
             ),
-            exit_code: exit::PEER,
+            exit_code: exit_codes::PEER,
             retryable: true,
         }
     }

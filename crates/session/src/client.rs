@@ -18,7 +18,7 @@ use linerate_record::plan::{Direction, PerEnd, Plan, RunKind};
 use linerate_record::record::{Caveat, Record};
 use linerate_record::stack::ControlPath;
 use linerate_sys::{clock, fd_table};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::ClockOffsets;
 
 use crate::client_agreement::{apply_reply, granted_flows};
@@ -32,7 +32,6 @@ use crate::error::SessionError;
 use crate::flow_memory::FlowMemory;
 use crate::loss::{LabNetwork, PathCounters, read_local_counters};
 use crate::record_assembly::{RecordInputs, assemble_record};
-use crate::setup::ReadyWorkers;
 use crate::thread_plan::{ThreadPlan, usable_cpus};
 use crate::{boot_id, descriptor_limit, hello, kernel_pacing, random, setup};
 
@@ -104,7 +103,7 @@ impl Client {
         emit: &mut dyn FnMut(EventKind),
     ) -> Result<(Record, Option<SessionError>), SessionError> {
         let stream = stack.connect(self, local, stop)?;
-        let (near, server) = (stream.local, stream.peer);
+        let (client_address, server) = (stream.local, stream.peer);
         let hello_frame = hello(boot_id());
         let connection = match &self.key {
             None => ControlCodec::client(hello_frame),
@@ -168,10 +167,10 @@ impl Client {
         let reason = self.wait_reason(&thread_plan, &accept);
         let plan = Arc::new(plan);
         let disciplines = kernel_pacing::qdiscs(&host);
-        let flows = granted_flows(&plan, &accept, near, server, local, &disciplines);
+        let flows = granted_flows(&plan, &accept, client_address, server, local, &disciplines);
         let local_address = stack
             .local_address_towards(server.ip())
-            .unwrap_or(near.ip());
+            .unwrap_or(client_address.ip());
         let memory = FlowMemory::before_flows();
         let mut confirmed = false;
         let ready = setup::start_workers(
@@ -245,22 +244,13 @@ impl Client {
             cpus: Some(thread_plan.cpus.clone()),
             threads: Some(thread_plan.thread_count()),
         })?;
-        let ReadyWorkers {
-            cancel_guard,
-            workers,
-            flows,
-            done,
-        } = ready;
         let results = Coordinator {
             role: Role::Client,
             plan: Arc::clone(&plan),
             host,
             control: &mut control,
-            barrier: Arc::clone(cancel_guard.barrier()),
-            workers,
-            flows,
+            ready,
             memory,
-            worker_ended: done,
             stop_requested: stop,
             emit,
             caveats,

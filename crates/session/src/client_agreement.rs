@@ -1,7 +1,6 @@
 //! Client side of the negotiation: resolves the plan before the proposal, and applies the server's
 //! reply.
 
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 
 use linerate_protocol::control::Accept;
@@ -14,13 +13,12 @@ use linerate_transport::PeerAddressing;
 use linerate_transport::flow_options::flow_options;
 use linerate_workload::framing::Framing;
 use linerate_workload::worker::FlowOpening;
-use socket2::{Domain, SockAddr, Socket, Type};
 
-use crate::dial::SourceBinding;
+use crate::dial::{SourceBinding, with_port};
 use crate::error::SessionError;
 use crate::flow_handle::flow_role;
 use crate::setup::AgreedFlow;
-use crate::{kernel_pacing, plan_checks};
+use crate::{dial, kernel_pacing, plan_checks};
 
 /// Checks and resolves what the client can decide before its proposal.
 pub fn resolve_plan(
@@ -95,36 +93,9 @@ pub fn resolve_plan(
 
 /// Returns the largest UDP payload in bytes that fits one packet on the path to `server`.
 fn max_packet_payload(server: SocketAddr, local: &SourceBinding) -> Result<u64, SessionError> {
-    /// IPv4 header without options, and UDP header.
-    const UDP_V4_HEADER_BYTES: u32 = 20 + 8;
-    /// IPv6 header without extensions, and UDP header.
-    const UDP_V6_HEADER_BYTES: u32 = 40 + 8;
-    let system = |error| SessionError::system("path MTU", error);
-    let socket = Socket::new(Domain::for_address(server), Type::DGRAM, None).map_err(system)?;
-    local.bind(&socket)?;
-    // Connecting a UDP socket sends nothing.
-    (socket.connect(&SockAddr::from(server))).map_err(|error| connect_error(server, error))?;
-    let is_v6 = server.is_ipv6();
-    let mtu = linerate_sys::socket::read_path_mtu(&socket, is_v6).map_err(system)?;
-    let headers = if is_v6 {
-        UDP_V6_HEADER_BYTES
-    } else {
-        UDP_V4_HEADER_BYTES
-    };
-    Ok(u64::from(mtu.saturating_sub(headers)).clamp(64, MAX_DATAGRAM_BYTES))
-}
-
-/// Converts a connect error: a missing route gets its own variant.
-fn connect_error(server: SocketAddr, error: io::Error) -> SessionError {
-    match error.kind() {
-        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
-            SessionError::NoRoute {
-                address: server,
-                source: error,
-            }
-        }
-        _ => SessionError::system("path MTU", error),
-    }
+    let mtu = u64::from(dial::path_mtu(server, local)?);
+    let payload = mtu.saturating_sub(dial::udp_headers_bytes(server.is_ipv6()));
+    Ok(payload.clamp(64, MAX_DATAGRAM_BYTES))
 }
 
 /// Returns the client's flows in the order in which the server granted them.
@@ -181,12 +152,6 @@ pub(super) fn granted_flows(
     accept.flows.iter().enumerate().map(flow).collect()
 }
 
-/// Replaces the port of an address; host and scope id stay.
-fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
-    address.set_port(port);
-    address
-}
-
 /// Longest name accepted from the server, in bytes.
 const MAX_NAME_BYTES: usize = 256;
 
@@ -241,27 +206,4 @@ pub(super) fn apply_reply(plan: &mut Plan, accept: &Accept) -> Result<(), &'stat
     }
     *plan = expected;
     Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use linerate_record::exit;
-
-    use super::*;
-
-    /// Without a control connection, no other call reports the missing route.
-    #[test]
-    fn an_unreachable_host_is_reported_as_over_tcp() {
-        let server: SocketAddr = "192.0.2.1:7".parse().unwrap();
-        let error_of = |number| connect_error(server, io::Error::from_raw_os_error(number));
-        const ENETUNREACH: i32 = 101;
-        const EHOSTUNREACH: i32 = 113;
-        const EINVAL: i32 = 22;
-        for number in [ENETUNREACH, EHOSTUNREACH] {
-            let error = error_of(number);
-            assert!(matches!(error, SessionError::NoRoute { address, .. } if address == server));
-            assert_eq!(error.exit_code(), exit::PEER);
-        }
-        assert_eq!(error_of(EINVAL).exit_code(), exit::FAILED);
-    }
 }

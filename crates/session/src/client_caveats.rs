@@ -3,7 +3,7 @@
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Plan, RunKind, WaitMode};
 use linerate_record::record::Caveat;
-use linerate_workload::SPIN_BEFORE_DEPARTURE_NS;
+use linerate_transport::SPIN_BEFORE_DEPARTURE_NS;
 
 /// Returns the warnings for a plan, on a machine with `logical_cpus` CPUs.
 pub(super) fn warnings_before(

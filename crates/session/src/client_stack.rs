@@ -16,11 +16,13 @@ use linerate_record::plan::{
 };
 use linerate_record::record::{Caveat, Record};
 use linerate_record::stack::{ControlPath, StackPlan};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::CONNECT_TIMEOUT;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::{StackThread, thread_ended};
 
 use super::client::Client;
 use super::control_connection::ControlStream;
+use super::dial;
 use super::dial::SourceBinding;
 use super::setup;
 use super::thread_plan::{ThreadPlan, usable_cpus};
@@ -41,10 +43,6 @@ const NEIGHBOR_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Poll interval of that wait.
 const NEIGHBOR_POLL_INTERVAL: Duration = Duration::from_millis(1);
-
-/// Header bytes of IP and UDP.
-const UDP_V4_HEADER_BYTES: u64 = 20 + 8;
-const UDP_V6_HEADER_BYTES: u64 = 40 + 8;
 
 impl ClientStack {
     /// Returns the stack of a plan; starts the user-space stack.
@@ -149,7 +147,7 @@ impl ClientStack {
             check_reachable(stack, remote)?;
             self.resolve_next_hop(remote, stop)?;
             let (pair, (local, peer)) = (stack.handle().connect(remote, &|| stop.load(Relaxed)))
-                .map_err(|error| connect_error(remote, error))?;
+                .map_err(|error| netstack_connect_error(remote, error))?;
             Ok(ControlStream::bridged(pair, local, peer))
         })
     }
@@ -270,10 +268,7 @@ impl ClientStack {
                 }
             }
             TransportProtocol::Udp => {
-                let headers = match remote.is_ipv4() {
-                    true => UDP_V4_HEADER_BYTES,
-                    false => UDP_V6_HEADER_BYTES,
-                };
+                let headers = dial::udp_headers_bytes(remote.is_ipv6());
                 let max_payload = u64::from(stack.config().mtu).saturating_sub(headers);
                 if plan.payload_bytes == 0 {
                     plan.payload_bytes = max_payload.clamp(64, MAX_DATAGRAM_BYTES);
@@ -455,18 +450,20 @@ fn rename_option(plan: &Plan, error: SessionError) -> SessionError {
 }
 
 /// Converts an error of a connect over the user-space stack to that of the kernel's.
-pub fn connect_error(remote: SocketAddr, error: io::Error) -> SessionError {
+pub fn netstack_connect_error(remote: SocketAddr, error: io::Error) -> SessionError {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => SessionError::ConnectionRefused { address: remote },
         io::ErrorKind::TimedOut => SessionError::NoReply {
             address: remote,
-            timeout: Duration::from_secs(5),
+            timeout: CONNECT_TIMEOUT,
         },
         io::ErrorKind::Interrupted => SessionError::Interrupted,
-        io::ErrorKind::NetworkUnreachable => SessionError::NoRoute {
-            address: remote,
-            source: error,
-        },
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+            SessionError::NoRoute {
+                address: remote,
+                source: error,
+            }
+        }
         _ => SessionError::system("a connection over the user-space stack", error),
     }
 }
@@ -529,6 +526,19 @@ mod tests {
             (SessionError::NoNetstackRoute { address }, false),
         ] {
             assert_eq!(is_missing_reply(&error), silence, "{error}");
+        }
+    }
+
+    /// The exit code is that of the kernel's stack.
+    #[test]
+    fn an_unreachable_host_is_a_missing_route() {
+        let address: SocketAddr = "192.0.2.1:7".parse().unwrap();
+        for kind in [
+            io::ErrorKind::NetworkUnreachable,
+            io::ErrorKind::HostUnreachable,
+        ] {
+            let error = netstack_connect_error(address, kind.into());
+            assert!(matches!(error, SessionError::NoRoute { .. }), "{error}");
         }
     }
 

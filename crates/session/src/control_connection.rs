@@ -464,26 +464,27 @@ mod tests {
         sends_hello: bool,
     ) -> Result<Option<Frame>, SessionError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (near, _) = listener.accept().unwrap();
+        let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (local, _) = listener.accept().unwrap();
         let open = |stream, codec| {
             ControlConnection::new(ControlStream::from_tcp(stream).unwrap(), codec).unwrap()
         };
-        let near = open(near, ControlCodec::server(Hello::new("near")).unwrap());
-        let mut near = near.with_silence_timeout(CLIENT_SILENCE_TIMEOUT);
+        let local = open(local, ControlCodec::server(Hello::new("local")).unwrap());
+        let mut local = local.with_silence_timeout(CLIENT_SILENCE_TIMEOUT);
         let _client = sends_hello.then(|| {
-            let far = open(
-                far.try_clone().unwrap(),
-                ControlCodec::client(Hello::new("far")).unwrap(),
+            let remote = open(
+                remote.try_clone().unwrap(),
+                ControlCodec::client(Hello::new("remote")).unwrap(),
             );
-            near.wait(None, deadline_after(Duration::from_secs(5)))
+            local
+                .wait(None, deadline_after(Duration::from_secs(5)))
                 .unwrap();
-            assert!(matches!(near.receive(), Ok(Some(Frame::Hello(_)))));
-            far
+            assert!(matches!(local.receive(), Ok(Some(Frame::Hello(_)))));
+            remote
         });
         // As if its last bytes had arrived then.
-        near.last_received_ns = clock::now() - seconds * 1_000_000_000;
-        near.receive()
+        local.last_received_ns = clock::now() - seconds * 1_000_000_000;
+        local.receive()
     }
 
     #[test]

@@ -17,9 +17,9 @@ mod exchange;
 mod interval;
 
 use std::collections::BTreeMap;
+use std::io;
 use std::io::Read;
 use std::os::fd::AsFd;
-use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,12 +43,12 @@ use linerate_sys::scheduling::PriorityBoost;
 use linerate_sys::thread::install_wake_handler;
 use linerate_sys::{clock, readiness, scheduling};
 use linerate_transport::call_times::{CallStats, merge_call_stats};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::{stack_caveats, thread_schedule};
 use linerate_transport::{RunClock, SocketWatch};
-use linerate_workload::flow::FlowEndResults;
+use linerate_workload::flow::{FlowEndResults, RunPhase};
 use linerate_workload::timestamps::{TimestampLog, TimestampPass};
-use linerate_workload::worker::{StartBarrier, WorkerHandle};
+use linerate_workload::worker::WorkerHandle;
 
 use self::exchange::ExchangeState;
 use crate::error::SessionError;
@@ -57,6 +57,7 @@ use crate::flow_memory::FlowMemory;
 use crate::interval_series::MergedSeries;
 use crate::loss::{CounterSnapshot, netstack_counters};
 use crate::result_builder::ResultBuilder;
+use crate::setup::ReadyWorkers;
 use crate::tcp_info_sums::TcpSums;
 use crate::worker_costs::WorkerCosts;
 pub use control_channel::ControlChannel;
@@ -100,15 +101,9 @@ pub struct Coordinator<'a> {
     pub plan: Arc<Plan>,
     pub host: HostFacts,
     pub control: &'a mut dyn ControlChannel,
-    /// Start barrier and phase of the threads.
-    pub barrier: Arc<StartBarrier>,
-    pub workers: Vec<WorkerHandle>,
-    /// Flows of all threads, sorted by number.
-    pub flows: Vec<FlowHandle>,
+    pub ready: ReadyWorkers,
     /// Memory of the process before the flows were opened.
     pub memory: FlowMemory,
-    /// Readable when a thread has ended.
-    pub worker_ended: UnixStream,
     /// Set by Ctrl-C.
     pub stop_requested: &'a AtomicBool,
     /// Callback for events.
@@ -140,6 +135,8 @@ pub struct RunResults {
     pub timestamps: Option<Box<TimestampPass>>,
     /// Stopped early by a user at either end.
     pub interrupted: bool,
+    /// A flow of this end broke because the other end has no open port for it.
+    pub connection_refused: bool,
     /// Error that ended the run before the exchange of results.
     pub failure: Option<SessionError>,
 }
@@ -196,6 +193,11 @@ fn machine_time() -> (Option<MachineTime>, Vec<ProcessorTime>) {
 }
 
 impl Coordinator<'_> {
+    /// Returns the phase of the threads.
+    fn phase(&self) -> &RunPhase {
+        &self.ready.cancel_guard.barrier().phase
+    }
+
     /// Starts the threads, coordinates the run and exchanges results.
     ///
     /// A failure is returned in [`RunResults::failure`], together with the figures until then.
@@ -226,9 +228,9 @@ impl Coordinator<'_> {
             .or_else(|| inherited_priority.flatten())
             .max(netstack.and_then(thread_schedule::real_time_priority))
             .and_then(PriorityBoost::above);
-        let threads = WorkerCosts::new(&self.workers, start_ns);
+        let threads = WorkerCosts::new(&self.ready.workers, start_ns);
         let machine = machine_time();
-        self.barrier.start_all(run_clock);
+        self.ready.cancel_guard.barrier().start_all(run_clock);
         let mut run = RunState {
             run_clock,
             end_ns: plan
@@ -312,17 +314,17 @@ impl RunState<'_> {
             if self.exchange.peer_closed {
                 let timeout = Duration::from_nanos(wake_up_ns.saturating_sub(now));
                 let has_waited =
-                    readiness::poll(&self.coordinator.worker_ended, Readiness::Receive, timeout);
+                    readiness::poll(&self.coordinator.ready.done, Readiness::Receive, timeout);
                 has_waited.map_err(|error| SessionError::system("poll", error))?;
             } else {
                 self.coordinator.control.send_heartbeat()?;
                 self.coordinator.control.flush()?;
                 self.coordinator
                     .control
-                    .wait(Some(self.coordinator.worker_ended.as_fd()), wake_up_ns)?;
+                    .wait(Some(self.coordinator.ready.done.as_fd()), wake_up_ns)?;
             }
             // The bytes only wake the poll; the thread handles show which thread ended.
-            let _ = (&self.coordinator.worker_ended).read(&mut [0; 64]);
+            let _ = (&self.coordinator.ready.done).read(&mut [0; 64]);
         }
     }
 
@@ -337,7 +339,7 @@ impl RunState<'_> {
         }
         if let Some(run_end_ns) = self
             .end_ns
-            .filter(|_| !self.coordinator.barrier.phase.is_ending())
+            .filter(|_| !self.coordinator.phase().is_ending())
         {
             wake_up_ns = wake_up_ns.min(run_end_ns);
         }
@@ -357,8 +359,7 @@ impl RunState<'_> {
         if let Some(drain_deadline_ns) = self.exchange.drain_deadline_ns {
             wake_up_ns = wake_up_ns.min(drain_deadline_ns.max(now + 1_000_000));
         }
-        let ending =
-            self.coordinator.barrier.phase.is_ending() || self.exchange.peer_totals_ns.is_some();
+        let ending = self.coordinator.phase().is_ending() || self.exchange.peer_totals_ns.is_some();
         if ending && self.coordinator.plan.kind == RunKind::Latency {
             wake_up_ns = wake_up_ns.min(
                 self.progress_checked_ns
@@ -372,7 +373,7 @@ impl RunState<'_> {
     /// Ends the run now, on request of a user at either end.
     fn interrupt(&mut self, now: Nanos) {
         self.exchange.interrupted = true;
-        self.coordinator.barrier.phase.interrupt();
+        self.coordinator.phase().interrupt();
         self.end_ns = Some(self.end_ns.map_or(now, |run_end_ns| run_end_ns.min(now)));
         if self.exchange.peer_totals_ns.is_some() {
             self.exchange
@@ -395,7 +396,7 @@ impl RunState<'_> {
         if let Some((limit_ns, caveat)) = self.coordinator.time_limit.clone()
             && now >= self.run_clock.start_ns.saturating_add(limit_ns)
             && !self.exchange.stop_exchanged
-            && !self.coordinator.barrier.phase.is_ending()
+            && !self.coordinator.phase().is_ending()
         {
             self.stop_early(now, caveat.reason.clone())?;
             self.coordinator.caveats.push(caveat);
@@ -403,7 +404,7 @@ impl RunState<'_> {
         if !self.has_baseline && now >= self.run_clock.count_from_ns {
             self.has_baseline = true;
             self.counted_from_ns = now;
-            self.baseline = (self.coordinator.flows.iter())
+            self.baseline = (self.coordinator.ready.flows.iter())
                 .map(|flow| (flow.id, read_counters(flow)))
                 .collect();
         }
@@ -413,10 +414,10 @@ impl RunState<'_> {
             self.sample_memory(now);
         }
         if self.end_ns.is_some_and(|run_end_ns| now >= run_end_ns) {
-            if !self.coordinator.barrier.phase.is_ending() {
+            if !self.coordinator.phase().is_ending() {
                 self.sample_memory(now);
             }
-            self.coordinator.barrier.phase.end();
+            self.coordinator.phase().end();
         }
         while let Some(end) = self.next_interval_end().filter(|&end| now >= end) {
             if !self.requesters_passed(self.interval_number) && now < end + INTERVAL_GRACE_NS {
@@ -428,12 +429,13 @@ impl RunState<'_> {
             .is_some_and(|drain_deadline_ns| now >= drain_deadline_ns)
             && !self
                 .coordinator
+                .ready
                 .workers
                 .iter()
                 .all(WorkerHandle::is_finished)
         {
             self.exchange.drain_incomplete = true;
-            self.coordinator.barrier.phase.abort();
+            self.coordinator.phase().abort();
         }
         self.check_rejected_datagrams(now)?;
         self.check_stall(now)?;
@@ -448,8 +450,7 @@ impl RunState<'_> {
         if self.coordinator.plan.kind != RunKind::Latency {
             return;
         }
-        let ending =
-            self.coordinator.barrier.phase.is_ending() || self.exchange.peer_totals_ns.is_some();
+        let ending = self.coordinator.phase().is_ending() || self.exchange.peer_totals_ns.is_some();
         let first_at_end = ending && !std::mem::replace(&mut self.woken_at_end, ending);
         let pause_ns = self.wake_interval_ns(if ending {
             WAKE_INTERVAL_AT_END_NS
@@ -460,9 +461,10 @@ impl RunState<'_> {
             return;
         }
         self.progress_checked_ns = now;
-        let mut calls = Vec::with_capacity(self.coordinator.flows.len());
+        let mut calls = Vec::with_capacity(self.coordinator.ready.flows.len());
         calls.extend(
             self.coordinator
+                .ready
                 .flows
                 .iter()
                 .map(|f| f.shared.counters.read().calls),
@@ -473,7 +475,7 @@ impl RunState<'_> {
             .any(|(now, before)| now == before);
         self.last_calls = calls;
         if ending || has_stalled {
-            for worker in &self.coordinator.workers {
+            for worker in &self.coordinator.ready.workers {
                 worker.wake();
             }
         }
@@ -483,6 +485,7 @@ impl RunState<'_> {
     fn wake_interval_ns(&self, shortest_ns: Nanos) -> Nanos {
         let running = self
             .coordinator
+            .ready
             .workers
             .iter()
             .filter(|worker| !worker.is_finished());
@@ -493,11 +496,14 @@ impl RunState<'_> {
     fn sample_memory(&mut self, now: Nanos) {
         if !self
             .coordinator
+            .ready
             .workers
             .iter()
             .all(WorkerHandle::is_finished)
         {
-            self.coordinator.memory.sample(&self.coordinator.flows, now);
+            self.coordinator
+                .memory
+                .sample(&self.coordinator.ready.flows, now);
         }
     }
 
@@ -506,10 +512,11 @@ impl RunState<'_> {
         // After the start phase, a lost peer ends the run with the figures that exist.
         let is_early = now < self.run_clock.start_ns.saturating_add(REJECTION_WINDOW_NS);
         let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
-        if !is_udp || !is_early || self.coordinator.barrier.phase.is_ending() {
+        if !is_udp || !is_early || self.coordinator.phase().is_ending() {
             return Ok(());
         }
-        let watches = (self.coordinator.flows.iter()).filter_map(|flow| flow.socket_watch.as_ref());
+        let watches =
+            (self.coordinator.ready.flows.iter()).filter_map(|flow| flow.socket_watch.as_ref());
         match watches.map(SocketWatch::port_unreachable).max() {
             Some(rejected) if rejected > 0 => {
                 self.coordinator.control.on_rejected_datagrams(rejected)
@@ -522,6 +529,7 @@ impl RunState<'_> {
     fn check_stall(&mut self, now: Nanos) -> Result<(), SessionError> {
         let bytes = self
             .coordinator
+            .ready
             .flows
             .iter()
             .map(|f| f.shared.counters.read().bytes);
@@ -534,14 +542,14 @@ impl RunState<'_> {
         // arrives.
         let all_sent = self.senders_done() && self.exchange.peer_totals_ns.is_some();
         if all_sent && self.end_ns.is_none() && stalled_ns >= STALL_TIMEOUT_NS {
-            self.coordinator.barrier.phase.abort();
+            self.coordinator.phase().abort();
         }
         // A run that ends by time is aborted some time after it, whatever the other end does.
         let is_overdue = |run_end_ns: Nanos| {
             now >= run_end_ns.saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS)
         };
         if self.end_ns.is_some_and(is_overdue) {
-            self.coordinator.barrier.phase.abort();
+            self.coordinator.phase().abort();
         }
         // The other end may be alive and still never send its results.
         if self.coordinator.stop_requested.load(Relaxed) {
@@ -572,14 +580,14 @@ impl RunState<'_> {
     }
 
     fn senders_done(&self) -> bool {
-        (self.coordinator.workers.iter())
+        (self.coordinator.ready.workers.iter())
             .filter(|worker| worker.role == FlowRole::Sender)
             .all(WorkerHandle::is_finished)
     }
 
     /// Collects the results of threads that have ended.
     fn collect_finished(&mut self) {
-        for (index, worker) in self.coordinator.workers.iter_mut().enumerate() {
+        for (index, worker) in self.coordinator.ready.workers.iter_mut().enumerate() {
             if !worker.is_finished() {
                 continue;
             }
@@ -603,6 +611,7 @@ impl RunState<'_> {
         if self.machine_at_end.is_none()
             && self
                 .coordinator
+                .ready
                 .workers
                 .iter()
                 .all(WorkerHandle::is_finished)
@@ -640,18 +649,18 @@ impl RunState<'_> {
             role: self.coordinator.role,
             plan: &self.coordinator.plan,
             host: &self.coordinator.host,
-            flows: &self.coordinator.flows,
+            flows: &self.coordinator.ready.flows,
             finished_flows: &self.finished_flows,
             baseline: &self.baseline,
             start_ns: self.run_clock.start_ns,
             counted_from_ns: self.counted_from_ns,
             window_end_ns: self.window_end_ns(),
-            thread_count: self.coordinator.workers.len(),
+            thread_count: self.coordinator.ready.workers.len(),
             thread_costs: &self.thread_costs,
             memory: self
                 .coordinator
                 .memory
-                .cost(self.coordinator.role, self.coordinator.flows.len()),
+                .cost(self.coordinator.role, self.coordinator.ready.flows.len()),
             machine: (machine.zip(self.machine_at_start.0))
                 .map(|(now, before)| machine_time_since(&now, &before)),
             cpu_times: processor_times_since(&processors, &self.machine_at_start.1),
@@ -671,18 +680,19 @@ impl RunState<'_> {
     /// Ends the threads after a failure, and returns all results.
     fn finish(mut self, failure: Option<SessionError>) -> RunResults {
         if failure.is_some() {
-            self.coordinator.barrier.phase.abort();
+            self.coordinator.phase().abort();
             // A receiver's figures do not cover the time after the failure.
             let now = clock::now();
             self.end_ns = self.end_ns.map(|run_end_ns| run_end_ns.min(now));
         }
         while !self
             .coordinator
+            .ready
             .workers
             .iter()
             .all(WorkerHandle::is_finished)
         {
-            for worker in &self.coordinator.workers {
+            for worker in &self.coordinator.ready.workers {
                 worker.wake();
             }
             clock::sleep_until(clock::now() + self.wake_interval_ns(1_000_000));
@@ -698,6 +708,10 @@ impl RunState<'_> {
             });
         }
         let (intervals, intervals_omitted) = self.series.finish();
+        let connection_refused = self.finished_flows.iter().any(|flow| {
+            let error = flow.error.as_ref();
+            error.is_some_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        });
         let local_log = self
             .finished_flows
             .iter_mut()
@@ -722,6 +736,7 @@ impl RunState<'_> {
             intervals,
             intervals_omitted,
             interrupted: self.exchange.interrupted,
+            connection_refused,
             failure,
         }
     }

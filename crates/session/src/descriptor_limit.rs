@@ -7,7 +7,7 @@ use linerate_record::plan::{
 };
 use linerate_record::round_trip::SocketMode;
 use linerate_sys::{cpu, fd_table};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::scheduler_tracer;
 use linerate_workload::timestamps::scheduler_tracer::required_resources;
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use linerate_sys::readiness::{Readiness, poll};
+use linerate_transport::CONNECT_TIMEOUT;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -91,11 +92,60 @@ impl SourceBinding {
     }
 }
 
+/// Opens a UDP socket towards `remote`, so that the kernel chooses the route; sends nothing.
+fn udp_socket_towards(remote: SocketAddr, local: &SourceBinding) -> Result<Socket, SessionError> {
+    let system = |error| SessionError::system("path MTU", error);
+    let socket = Socket::new(Domain::for_address(remote), Type::DGRAM, None).map_err(system)?;
+    local.bind(&socket)?;
+    (socket.connect(&SockAddr::from(remote))).map_err(|error| route_error(remote, error))?;
+    Ok(socket)
+}
+
+/// Converts the error of connecting a UDP socket: a missing route gets its own variant.
+fn route_error(remote: SocketAddr, error: io::Error) -> SessionError {
+    match error.kind() {
+        io::ErrorKind::NetworkUnreachable | io::ErrorKind::HostUnreachable => {
+            SessionError::NoRoute {
+                address: remote,
+                source: error,
+            }
+        }
+        _ => SessionError::system("path MTU", error),
+    }
+}
+
+/// Returns the path MTU towards `remote` in bytes, as far as the kernel has it.
+pub(super) fn path_mtu(remote: SocketAddr, local: &SourceBinding) -> Result<u32, SessionError> {
+    let socket = udp_socket_towards(remote, local)?;
+    linerate_sys::socket::read_path_mtu(&socket, remote.is_ipv6())
+        .map_err(|error| SessionError::system("path MTU", error))
+}
+
+/// Returns the local address that the kernel uses towards `remote`.
+#[must_use]
+pub fn local_address_towards(remote: SocketAddr) -> Option<IpAddr> {
+    let socket = udp_socket_towards(remote, &SourceBinding::default()).ok()?;
+    let address = socket.local_addr().ok()?.as_socket()?;
+    Some(address.ip())
+}
+
+/// Replaces the port of an address; an IPv6 scope id stays.
+#[must_use]
+pub fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// Returns the bytes of the IP and UDP headers of a datagram, without options and extensions.
+pub(super) fn udp_headers_bytes(is_ipv6: bool) -> u64 {
+    match is_ipv6 {
+        false => 20 + 8,
+        true => 40 + 8,
+    }
+}
+
 /// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
-
-/// Longest connect: two retransmitted SYNs (1 s + 2 s) and 2 s more.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens a TCP connection; waits in short steps, so that Ctrl-C ends it.
 pub fn connect(
@@ -138,5 +188,28 @@ pub fn connect(
     match socket.take_error() {
         Ok(None) => Ok(socket.into()),
         Ok(Some(error)) | Err(error) => Err(failed(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_record::exit_codes;
+
+    use super::*;
+
+    /// Without a control connection, no other call reports the missing route.
+    #[test]
+    fn an_unreachable_host_is_reported_as_over_tcp() {
+        let server: SocketAddr = "192.0.2.1:7".parse().unwrap();
+        let error_of = |number| route_error(server, io::Error::from_raw_os_error(number));
+        const ENETUNREACH: i32 = 101;
+        const EHOSTUNREACH: i32 = 113;
+        const EINVAL: i32 = 22;
+        for number in [ENETUNREACH, EHOSTUNREACH] {
+            let error = error_of(number);
+            assert!(matches!(error, SessionError::NoRoute { address, .. } if address == server));
+            assert_eq!(error.exit_code(), exit_codes::PEER);
+        }
+        assert_eq!(error_of(EINVAL).exit_code(), exit_codes::FAILED);
     }
 }

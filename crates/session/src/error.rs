@@ -7,7 +7,7 @@ use std::time::Duration;
 use linerate_port::PortError;
 use linerate_protocol::control::ControlError;
 use linerate_record::event::{ErrorReport, RETRY_HINT, Retryable};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::round_trip::MulticastGroup;
 use linerate_stack::StackError;
 use linerate_sys::error_report;
@@ -225,14 +225,14 @@ impl SessionError {
         match self {
             // Any other code from the remote end is replaced: the run is no success, and no Ctrl-C.
             Self::PeerRejected { exit_code, .. } => match exit_code {
-                exit::FAILED..=exit::PEER => *exit_code,
-                _ => exit::PEER,
+                exit_codes::FAILED..=exit_codes::PEER => *exit_code,
+                _ => exit_codes::PEER,
             },
-            Self::Interrupted => exit::INTERRUPTED,
-            Self::OptionRejected { .. } => exit::MISSING,
+            Self::Interrupted => exit_codes::INTERRUPTED,
+            Self::OptionRejected { .. } => exit_codes::MISSING,
             Self::Port(error) => error.exit_code(),
-            Self::ReportCommand(_) => exit::FAILED,
-            Self::Unsupported { .. } | Self::FamilyMismatch { .. } => exit::USAGE,
+            Self::ReportCommand(_) => exit_codes::FAILED,
+            Self::Unsupported { .. } | Self::FamilyMismatch { .. } => exit_codes::USAGE,
             Self::Stack(error) => match &**error {
                 StackError::UnknownKey { .. }
                 | StackError::BadValue { .. }
@@ -241,13 +241,13 @@ impl SessionError {
                 | StackError::BadToml { .. }
                 | StackError::BadInterfaceAddress { .. }
                 | StackError::NotAHostAddress { .. }
-                | StackError::Contradiction { .. } => exit::USAGE,
-                _ => exit::FAILED,
+                | StackError::Contradiction { .. } => exit_codes::USAGE,
+                _ => exit_codes::FAILED,
             },
             Self::PortInUse { .. }
             | Self::LocalAddress { .. }
             | Self::Thread { .. }
-            | Self::System { .. } => exit::FAILED,
+            | Self::System { .. } => exit_codes::FAILED,
             Self::UnknownName { .. }
             | Self::NoAddress { .. }
             | Self::NoInterface { .. }
@@ -263,7 +263,7 @@ impl SessionError {
             | Self::PeerBusy { .. }
             | Self::FewSockets { .. }
             | Self::PeerFailed { .. }
-            | Self::PeerLost { .. } => exit::PEER,
+            | Self::PeerLost { .. } => exit_codes::PEER,
         }
     }
 

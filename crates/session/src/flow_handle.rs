@@ -5,7 +5,7 @@ use std::sync::Arc;
 use linerate_record::facts::Role;
 use linerate_record::plan::Direction;
 use linerate_transport::SocketWatch;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow::FlowShared;
 use linerate_workload::flow_counters::PayloadTotals;
 

@@ -12,9 +12,10 @@ use linerate_record::record::Caveat;
 use linerate_stats::size_costs;
 use linerate_sys::pacing::{TxtimeClock, TxtimeSender, set_max_rate};
 use linerate_transport::FlowOptions;
-use linerate_transport::flow_options::FlowRole;
-use socket2::{Domain, SockAddr, Socket, Type};
+use linerate_transport::flow_role::FlowRole;
 
+use crate::dial;
+use crate::dial::SourceBinding;
 use crate::error::SessionError;
 use crate::plan_checks::probe_socket;
 
@@ -30,17 +31,6 @@ fn wire_bytes(payload: u64, mtu: u64, ipv6: bool) -> u64 {
         (true, _) => 48,
     };
     payload + UDP + packets * (ETHERNET + ip_header)
-}
-
-/// Returns the path MTU in bytes, as far as the kernel has it.
-fn path_mtu(remote: IpAddr) -> Option<u64> {
-    let remote = SocketAddr::new(remote, 9);
-    let socket = Socket::new(Domain::for_address(remote), Type::DGRAM, None).ok()?;
-    // Connecting a UDP socket sends nothing.
-    socket.connect(&SockAddr::from(remote)).ok()?;
-    linerate_sys::socket::read_path_mtu(&socket, remote.is_ipv6())
-        .ok()
-        .map(u64::from)
 }
 
 /// Returns the qdiscs of the interface towards the other end; empty where they are unknown.
@@ -73,7 +63,8 @@ pub fn apply_pacing(
                 false => payload,
                 true => {
                     let remote = remote.to_canonical();
-                    let mtu = path_mtu(remote).unwrap_or(1_500);
+                    let mtu = dial::path_mtu(SocketAddr::new(remote, 9), &SourceBinding::default());
+                    let mtu = mtu.map_or(1_500, u64::from);
                     wire_bytes(payload, mtu, remote.is_ipv6())
                 }
             };

@@ -11,7 +11,8 @@ use linerate_record::plan::{
 };
 use linerate_record::record::Caveat;
 use linerate_stats::units::format_bytes;
-use linerate_transport::flow_options::{FlowRole, NETSTACK_ONLY_CONGESTION_CONTROL};
+use linerate_transport::flow_options::NETSTACK_ONLY_CONGESTION_CONTROL;
+use linerate_transport::flow_role::FlowRole;
 use rustix::io::Errno;
 use socket2::{Domain, Socket, Type};
 
@@ -487,7 +488,7 @@ mod tests {
         let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
         plan.socket.mss_bytes = Some(10);
         let error = check_socket_options(&plan, Role::Client, false).unwrap_err();
-        assert_eq!(error.exit_code(), linerate_record::exit::MISSING);
+        assert_eq!(error.exit_code(), linerate_record::exit_codes::MISSING);
         assert!(error.to_string().starts_with("-M 10"), "{error}");
         plan.protocol = TransportProtocol::Udp;
         check_socket_options(&plan, Role::Client, false).unwrap();

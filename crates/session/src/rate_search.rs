@@ -384,8 +384,8 @@ mod tests {
             }
         }
 
-        fn trial(&mut self, ask: RateTrial) -> RateTrialResult {
-            let intended_bps = ask.intended_bps.unwrap_or(f64::INFINITY);
+        fn trial(&mut self, trial: RateTrial) -> RateTrialResult {
+            let intended_bps = trial.intended_bps.unwrap_or(f64::INFINITY);
             let offered = intended_bps.min(self.sender);
             let noise = 1.0 - self.jitter * self.random.f64();
             let capacity = self.capacity * noise;
@@ -397,7 +397,7 @@ mod tests {
             if self.random.f64() < self.random_loss {
                 received *= 0.9995;
             }
-            let queued = match ask.is_confirmation {
+            let queued = match trial.is_confirmation {
                 true => self.queue * self.trial_length_ratio,
                 false => self.queue,
             };
@@ -405,7 +405,7 @@ mod tests {
                 offered_bps: offered,
                 received_bps: received,
                 loss: (1.0 - received / offered - queued).max(0.0),
-                load_met: ask.intended_bps.is_none() || offered >= 0.99 * intended_bps,
+                load_met: trial.intended_bps.is_none() || offered >= 0.99 * intended_bps,
                 stall_burst: 0.0,
             }
         }
@@ -525,15 +525,15 @@ mod tests {
         };
         search.record(result(0.0));
         for loss in [0.3, 0.3] {
-            assert!(matches!(search.next(), RateSearchStep::Try(ask) if ask.is_confirmation));
+            assert!(matches!(search.next(), RateSearchStep::Try(trial) if trial.is_confirmation));
             search.record(result(loss));
         }
-        assert!(matches!(search.next(), RateSearchStep::Try(ask) if !ask.is_confirmation));
+        assert!(matches!(search.next(), RateSearchStep::Try(trial) if !trial.is_confirmation));
         // A burst does not excuse losses that exceed it.
         let mut search = MaxRateSearch::new(OPTIONS);
         search.record(result(0.0));
         search.record(result(0.5));
-        assert!(matches!(search.next(), RateSearchStep::Try(ask) if !ask.is_confirmation));
+        assert!(matches!(search.next(), RateSearchStep::Try(trial) if !trial.is_confirmation));
     }
 
     #[test]

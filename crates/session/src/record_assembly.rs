@@ -55,7 +55,7 @@ pub struct RecordInputs {
 /// Assembles the record; returns it with the error that ended the run before the exchange of
 /// results.
 #[must_use]
-pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
+pub fn assemble_record(inputs: RecordInputs) -> (Record, Option<SessionError>) {
     let RecordInputs {
         plan,
         started_at,
@@ -66,7 +66,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
         clocks,
         totals,
         peer_text,
-    } = report;
+    } = inputs;
     let RunResults {
         local: local_results,
         peer: peer_results,
@@ -74,6 +74,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
         intervals_omitted,
         timestamps,
         interrupted,
+        connection_refused: _,
         failure,
     } = results;
     let mut caveats = Vec::new();
@@ -87,7 +88,7 @@ pub fn assemble_record(report: RecordInputs) -> (Record, Option<SessionError>) {
     ends.extend(peer_results);
     // The client first, independent of the local role.
     ends.sort_by_key(|end| end.role);
-    debug_assert!(ends.iter().any(|outcome| outcome.role == role));
+    debug_assert!(ends.iter().any(|end| end.role == role));
 
     let mut directions = direction_figures(&plan, &ends);
     for figures in &mut directions {

@@ -17,7 +17,7 @@ use linerate_stats::units::{count_of, format_share};
 use linerate_sys::clock::Nanos;
 use linerate_sys::cpu::{MIN_SPINNING_SHARE, ThreadUsage};
 use linerate_transport::call_times::CallStats;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::payload_pattern;
 use linerate_workload::flow::FlowEndResults;
 use linerate_workload::flow_counters::PayloadTotals;
@@ -137,13 +137,12 @@ impl ResultBuilder<'_> {
         let cpus = linerate_sys::cpu::list_usable().unwrap_or_default();
         let frequency = linerate_host::snapshot::read_frequency(&cpus);
         (host.cpu.frequency_hz, host.cpu.frequency_max_hz) = frequency.unzip();
-        let wait = self.plan.wait.as_ref().map(|wait| match self.role {
-            Role::Client => wait.client,
-            Role::Server => wait.server,
-        });
         // A spinning thread is never woken. Of two ends on one machine, one measures the wake-up
         // time.
-        if wait != Some(WaitMode::Spin) && !self.interrupted && self.steal_ticks.is_some() {
+        if self.local_wait() != Some(WaitMode::Spin)
+            && !self.interrupted
+            && self.steal_ticks.is_some()
+        {
             host.wake_up_ns = linerate_host::wake_up::measure_round_trip(WAKE_UP_TEST_LIMIT_NS);
         }
         host
@@ -370,14 +369,19 @@ impl ResultBuilder<'_> {
         })
     }
 
-    /// Warns when spinning threads did not have their CPUs to themselves.
-    fn crowded_cores(&self) -> Option<Caveat> {
+    /// Returns the wait mode of this end, if the plan has one.
+    fn local_wait(&self) -> Option<WaitMode> {
         let wait = self.plan.wait.as_ref()?;
-        let name = self.role.as_str();
-        let wait = match self.role {
+        Some(match self.role {
             Role::Client => wait.client,
             Role::Server => wait.server,
-        };
+        })
+    }
+
+    /// Warns when spinning threads did not have their CPUs to themselves.
+    fn crowded_cores(&self) -> Option<Caveat> {
+        let name = self.role.as_str();
+        let wait = self.local_wait()?;
         // The senders of a throughput run may sleep.
         let all_spin = self.plan.kind == RunKind::Latency
             || self
@@ -424,12 +428,8 @@ impl ResultBuilder<'_> {
 
     /// Warns when busy polling had no receive queue.
     fn missing_poll_queue(&self) -> Option<Caveat> {
-        let wait = self.plan.wait.as_ref()?;
         let name = self.role.as_str();
-        let wait = match self.role {
-            Role::Client => wait.client,
-            Role::Server => wait.server,
-        };
+        let wait = self.local_wait()?;
         let lacks_napi_id = |flow: &FlowEndResults| flow.facts.napi_id.is_none();
         let polls = matches!(wait, WaitMode::BusyPoll { .. });
         (polls && !self.finished_flows.is_empty() && self.finished_flows.iter().all(lacks_napi_id))

@@ -47,6 +47,7 @@ pub struct ReadyWorkers {
     /// Start barrier of the threads; cancels them on drop.
     pub cancel_guard: CancelOnDrop,
     pub workers: Vec<WorkerHandle>,
+    /// Flows of all threads, sorted by number.
     pub flows: Vec<FlowHandle>,
     /// Readable when a thread has ended.
     pub done: UnixStream,

@@ -447,7 +447,7 @@ mod tests {
         }
         for (plan, option) in unsupported {
             let error = check_client(&plan, &client_stack).unwrap_err();
-            assert_eq!(error.exit_code(), linerate_record::exit::MISSING);
+            assert_eq!(error.exit_code(), linerate_record::exit_codes::MISSING);
             let text = error.to_string();
             assert!(text.starts_with(option), "{option}: {text}");
             triggered.push(
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(unsupported, all);
         for plan in &plans {
             let error = check_server(plan, &config).unwrap_err();
-            assert_eq!(error.exit_code(), linerate_record::exit::MISSING);
+            assert_eq!(error.exit_code(), linerate_record::exit_codes::MISSING);
         }
     }
 }

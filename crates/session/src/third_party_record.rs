@@ -19,7 +19,7 @@ use linerate_record::record::{
     Summary,
 };
 use linerate_stats::histogram::{Histogram, HistogramData};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampPass;
 use remote_figures::{
     arrival_summary, check_counts, clear_arrivals, departure_summary, mixed_flow_loss,
@@ -306,6 +306,7 @@ impl InteropTest {
                 intervals_omitted: self.dropped_intervals,
                 timestamps: self.timestamps,
                 interrupted,
+                connection_refused: false,
                 failure: self.failure,
             },
             path: self.path_counters,

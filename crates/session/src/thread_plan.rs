@@ -3,7 +3,7 @@
 use linerate_record::facts::Role;
 use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
 use linerate_sys::cpu;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 
 use crate::error::SessionError;
 use crate::flow_handle::flow_role;

@@ -8,7 +8,7 @@ use linerate_record::cost::{MAX_LISTED_THREADS, ThreadCost, ThreadShares};
 use linerate_record::plan::{CpuList, Direction};
 use linerate_record::record::FlowEnd;
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::worker::{WorkerHandle, WorkerResults};
 
 /// Costs of all worker threads of one end.

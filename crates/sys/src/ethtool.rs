@@ -6,30 +6,21 @@
 //! and every bit pattern is valid.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::AsFd;
 
 use linerate_record::facts::{CoalescingSettings, EeeState};
 use socket2::{Domain, Socket, Type};
 
-/// `SIOCETHTOOL` of linux/sockios.h.
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
+use crate::ethtool_features::{ETH_GSTRING_LEN, NamedFeature, ethtool_ioctl, read_features};
 
 const ETHTOOL_GSET: u32 = 0x01;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GCOALESCE: u32 = 0x0e;
 const ETHTOOL_GRINGPARAM: u32 = 0x10;
-const ETHTOOL_GSTRINGS: u32 = 0x1b;
-const ETHTOOL_GSSET_INFO: u32 = 0x37;
-const ETHTOOL_GFEATURES: u32 = 0x3a;
 const ETHTOOL_GCHANNELS: u32 = 0x3c;
 const ETHTOOL_GET_TS_INFO: u32 = 0x41;
 const ETHTOOL_GEEE: u32 = 0x44;
 const ETHTOOL_GLINKSETTINGS: u32 = 0x4c;
-
-/// `ETH_SS_FEATURES`: string set with the names of the offloads.
-const ETH_SS_FEATURES: u32 = 4;
-/// `ETH_GSTRING_LEN`.
-const ETH_GSTRING_LEN: usize = 32;
 
 /// Driver of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -49,16 +40,6 @@ pub struct LinkSettings {
     pub full_duplex: Option<bool>,
     /// Fastest of the supported modes, megabit per second.
     pub fastest_mbps: Option<u32>,
-}
-
-/// State of one offload.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FeatureState {
-    /// Kernel name (`rx-gro`, `tx-tcp-segmentation`).
-    pub name: String,
-    pub active: bool,
-    /// True if it can be changed; otherwise `ethtool -k` prints `[fixed]`.
-    pub changeable: bool,
 }
 
 /// Descriptors per queue.
@@ -199,54 +180,9 @@ impl EthtoolSocket {
     /// Reads the state of every offload, in the kernel's order.
     ///
     /// # Errors
-    /// Errors of the ioctl.
-    pub fn read_features(&self) -> io::Result<Vec<FeatureState>> {
-        // struct ethtool_sset_info and one result.
-        let mut sizes = [0_u32; 5];
-        sizes[0] = ETHTOOL_GSSET_INFO;
-        let mask = (1_u64 << ETH_SS_FEATURES).to_ne_bytes();
-        sizes[2] = u32::from_ne_bytes([mask[0], mask[1], mask[2], mask[3]]);
-        sizes[3] = u32::from_ne_bytes([mask[4], mask[5], mask[6], mask[7]]);
-        // SAFETY: one bit of the mask is set, so one word follows the header.
-        unsafe { self.ioctl(&mut sizes)? };
-        let count = sizes[4] as usize;
-        if count == 0 || count > 4096 {
-            return Err(io::ErrorKind::Unsupported.into());
-        }
-
-        // struct ethtool_gstrings: three words, then the names.
-        let mut names = vec![0_u32; 3 + count * ETH_GSTRING_LEN / 4];
-        names[0] = ETHTOOL_GSTRINGS;
-        names[1] = ETH_SS_FEATURES;
-        names[2] = count as u32;
-        // SAFETY: the command writes `count` names: the number of offloads is a constant of the
-        // running kernel, and the vector was sized from its own reply.
-        unsafe { self.ioctl(&mut names)? };
-
-        // struct ethtool_gfeatures: two words, then four for every 32 offloads.
-        let blocks = count.div_ceil(32);
-        let mut states = vec![0_u32; 2 + 4 * blocks];
-        states[0] = ETHTOOL_GFEATURES;
-        states[1] = blocks as u32;
-        // SAFETY: the command writes at most the blocks that word 1 names.
-        unsafe { self.ioctl(&mut states)? };
-
-        let bytes = words_to_bytes(&names[3..]);
-        Ok(bytes
-            .chunks_exact(ETH_GSTRING_LEN)
-            .enumerate()
-            .filter_map(|(number, name)| {
-                let block = 2 + 4 * (number / 32);
-                let bit = 1 << (number % 32);
-                let [available, _, active, is_fixed] =
-                    [0, 1, 2, 3].map(|word| states[block + word] & bit != 0);
-                Some(FeatureState {
-                    name: parse_text(name)?,
-                    active,
-                    changeable: available && !is_fixed,
-                })
-            })
-            .collect())
+    /// As [`read_features`].
+    pub fn read_features(&self) -> io::Result<Vec<NamedFeature>> {
+        read_features(self.socket.as_fd(), &self.interface)
     }
 
     /// Reads the number of descriptors per queue.
@@ -329,20 +265,7 @@ impl EthtoolSocket {
     /// `words` must hold the complete reply to the command in its first word: the kernel does not
     /// check its size.
     unsafe fn ioctl(&self, words: &mut [u32]) -> io::Result<()> {
-        // SAFETY: ifreq is integers, arrays and a pointer; all zeros is valid.
-        let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-        for (slot, byte) in request.ifr_name.iter_mut().zip(self.interface.bytes()) {
-            *slot = byte as libc::c_char;
-        }
-        request.ifr_ifru.ifru_data = words.as_mut_ptr().cast();
-        // SAFETY: the request is valid and writable, its name ends with a zero (`new` checked the
-        // length), and the caller made the data large enough.
-        let result = unsafe { libc::ioctl(self.socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-        if result < 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        ethtool_ioctl(self.socket.as_fd(), &self.interface, words)
     }
 }
 
@@ -572,7 +495,7 @@ mod tests {
         assert!(
             features
                 .iter()
-                .any(|feature| !feature.changeable && feature.active),
+                .any(|feature| !feature.is_changeable && feature.is_active),
             "loopback's checksums are fixed"
         );
     }

@@ -16,7 +16,9 @@ const SIOCETHTOOL: u32 = 0x8946;
 /// `ETH_SS_FEATURES` of linux/ethtool.h: the set of feature names.
 const ETH_SS_FEATURES: u32 = 4;
 /// `ETH_GSTRING_LEN`: bytes of one name.
-const ETH_GSTRING_LEN: usize = 32;
+pub(super) const ETH_GSTRING_LEN: usize = 32;
+/// Limit of the number of features, far above that of any kernel.
+const MAX_FEATURES: usize = 4096;
 const ETHTOOL_GSTRINGS: u32 = 0x1b;
 const ETHTOOL_GSSET_INFO: u32 = 0x37;
 const ETHTOOL_GFEATURES: u32 = 0x3a;
@@ -126,11 +128,12 @@ pub struct NamedFeature {
     /// Name; its position in the list is its number.
     pub name: String,
     pub is_active: bool,
-    /// True if it can be changed.
+    /// True if it can be changed; otherwise `ethtool -k` prints `[fixed]`.
     pub is_changeable: bool,
 }
 
-/// Returns the number of feature names that the kernel has.
+/// Returns the number of feature names that the kernel has; `Unsupported` if it reports no sensible
+/// one.
 fn read_feature_count(socket: BorrowedFd<'_>, interface: &str) -> io::Result<usize> {
     // `struct ethtool_sset_info`: command, reserved, a 64-bit mask, one word per set bit: one.
     let mut info = [ETHTOOL_GSSET_INFO, 0, 0, 0, 0];
@@ -139,7 +142,10 @@ fn read_feature_count(socket: BorrowedFd<'_>, interface: &str) -> io::Result<usi
         *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
     ethtool_ioctl(socket, interface, &mut info)?;
-    Ok(info[4] as usize)
+    match info[4] as usize {
+        0 | MAX_FEATURES.. => Err(io::ErrorKind::Unsupported.into()),
+        count => Ok(count),
+    }
 }
 
 /// Reads every feature and its state.

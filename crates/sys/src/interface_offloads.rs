@@ -2,12 +2,11 @@
 //! queues.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
-use crate::interface_ioctl::{ioctl_socket, new_ifreq};
+use crate::ethtool_features::ethtool_ioctl;
+use crate::interface_ioctl::ioctl_socket;
 
-/// `SIOCETHTOOL` of linux/sockios.h.
-const SIOCETHTOOL: libc::Ioctl = 0x8946;
 /// `ETHTOOL_GTXCSUM` of linux/ethtool.h.
 pub const GET_TX_CHECKSUMS: u32 = 0x16;
 /// `ETHTOOL_GTSO` of linux/ethtool.h.
@@ -90,16 +89,9 @@ fn query_value(socket: &OwnedFd, interface: &str, command: u32) -> io::Result<u3
 fn query(socket: &OwnedFd, interface: &str, command: u32) -> io::Result<[u32; REPLY_WORDS]> {
     let mut reply = [0; REPLY_WORDS];
     reply[0] = command;
-    let mut request = new_ifreq(interface)?;
-    request.ifr_ifru.ifru_data = reply.as_mut_ptr().cast();
-    // SAFETY: the request is an ifreq, and no command of this file writes more than the length of
-    // the reply it points to; both outlive the call.
-    let result = unsafe { libc::ioctl(socket.as_raw_fd(), SIOCETHTOOL, &raw mut request) };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(reply)
-    }
+    // No command of this file writes more than the length of the reply.
+    ethtool_ioctl(socket.as_fd(), interface, &mut reply)?;
+    Ok(reply)
 }
 
 #[cfg(test)]

@@ -2,27 +2,15 @@
 
 use std::time::Duration;
 
-use linerate_record::plan::{Plan, ReceiveCopy, RunKind, SendCopy, TransportProtocol};
+use linerate_record::plan::{Plan, ReceiveCopy, RunKind, SendCopy};
 
+use crate::flow_role::FlowRole;
+use crate::socket_defaults::socket_with_defaults;
 use crate::{FlowOptions, MAX_IDLE_NS, PeerAddressing};
-
-/// Role of an end in a flow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlowRole {
-    /// Sends payload or requests.
-    Sender,
-    /// Receives payload, or responds.
-    Receiver,
-}
 
 /// Congestion control of the user-space stack that no kernel has. It concerns the sender: a kernel
 /// that only receives is not checked for it.
 pub const NETSTACK_ONLY_CONGESTION_CONTROL: &str = "none";
-
-/// Default receive buffer of a UDP receiver: the kernel's default of 208 KiB holds three large
-/// datagrams, and drops there look like loss on the path. The kernel grants at most
-/// net.core.rmem_max.
-const DEFAULT_UDP_RECEIVE_BUFFER_BYTES: u64 = 4 << 20;
 
 /// Returns the socket options of a flow at this end.
 ///
@@ -37,23 +25,11 @@ pub fn flow_options(plan: &Plan, flow_role: FlowRole) -> FlowOptions {
             .map_or(MAX_IDLE_NS, |timeout| timeout.min(MAX_IDLE_NS)),
         _ => MAX_IDLE_NS,
     };
-    let mut socket = plan.socket.clone();
-    socket.send_buffer_bytes = socket.send_buffer_bytes.or(plan.window_bytes);
-    socket.receive_buffer_bytes = socket.receive_buffer_bytes.or(plan.window_bytes);
-    if plan.kind == RunKind::Throughput
-        && plan.protocol == TransportProtocol::Udp
-        && flow_role == FlowRole::Receiver
-    {
-        socket
-            .receive_buffer_bytes
-            .get_or_insert(DEFAULT_UDP_RECEIVE_BUFFER_BYTES);
-    }
-    socket.no_delay |= plan.kind == RunKind::Latency;
     FlowOptions {
         protocol: plan.protocol,
         local: None,
         interface: None,
-        socket_plan: socket,
+        socket_plan: socket_with_defaults(plan, flow_role),
         congestion_control: plan
             .congestion_control
             .clone()

@@ -46,16 +46,9 @@ use crate::aligned_buffer::AlignedBuffer;
 use crate::call_times::{CallRecorder, CallStats, NoRecorder, TransportCall};
 use crate::copy_mode::{CopyMode, ZeroCopySends, create_memory_file};
 use crate::{
-    CallAttempts, EchoOutcome, FlowOptions, RecvMeta, RunClock, Transport, TransportCapabilities,
-    TransportSetup, TxTimestamp, WorkerTransport,
+    CallAttempts, EchoOutcome, FlowOptions, RecvMeta, RunClock, SPIN_BEFORE_DEPARTURE_NS,
+    Transport, TransportCapabilities, TransportSetup, TxTimestamp, WorkerTransport,
 };
-
-/// Longest time in which a flow may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
-pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Time before a departure during which the thread spins: a sleep ends up to 70 us late on a core
-/// that halts.
-pub const SPIN_BEFORE_DEPARTURE_NS: Nanos = 150_000;
 
 /// Kernel sockets of one thread; `R` records their calls.
 pub struct KernelTransport<W, R = NoRecorder> {

@@ -9,6 +9,8 @@
 #![forbid(unsafe_code)]
 
 pub mod flow_options;
+pub mod flow_role;
+mod socket_defaults;
 
 mod kernel;
 pub mod netstack;
@@ -57,6 +59,16 @@ pub use uring::{UringTransport, pool_bytes};
 
 /// Largest number of round trips kept: 1 MiB at each end.
 pub const MAX_TIMESTAMPED_ROUND_TRIPS: usize = 1 << 14;
+
+/// Longest time in which a connection may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// [`CONNECT_TIMEOUT`] in nanoseconds.
+const CONNECT_TIMEOUT_NS: Nanos = CONNECT_TIMEOUT.as_nanos() as Nanos;
+
+/// Time before a departure during which the thread spins: a sleep ends up to 70 us late on a core
+/// that halts.
+pub const SPIN_BEFORE_DEPARTURE_NS: Nanos = 150_000;
 
 /// Longest time that a thread idles before it checks the phase of the run.
 pub const MAX_IDLE_NS: Nanos = 100_000_000;

@@ -17,12 +17,12 @@ use socket2::Socket;
 use crate::aligned_buffer::AlignedBuffer;
 use crate::call_times::{CallOutcome, CallRecorder, CallStats, TransportCall};
 use crate::kernel::{
-    EINVAL, EIO, GSO_SEGMENT_LIMITS, IDLE_TIMEOUT, MAX_UDP_CALL_BYTES, SPIN_BEFORE_DEPARTURE_NS,
-    SocketIndex, SocketWatch, connect, facts_of, to_poll,
+    EINVAL, EIO, GSO_SEGMENT_LIMITS, IDLE_TIMEOUT, MAX_UDP_CALL_BYTES, SocketIndex, SocketWatch,
+    connect, facts_of, to_poll,
 };
 use crate::{
-    FlowOptions, PeerAddressing, RecvMeta, RunClock, Transport, TransportCapabilities,
-    TransportSetup, WorkerTransport,
+    FlowOptions, PeerAddressing, RecvMeta, RunClock, SPIN_BEFORE_DEPARTURE_NS, Transport,
+    TransportCapabilities, TransportSetup, WorkerTransport,
 };
 
 /// Receive memory in all, in bytes.

@@ -139,7 +139,8 @@ mod tests {
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol, WaitMode};
     use linerate_record::round_trip::SocketMode;
     use linerate_transport::call_times::NoRecorder;
-    use linerate_transport::flow_options::{FlowRole, flow_options};
+    use linerate_transport::flow_options::flow_options;
+    use linerate_transport::flow_role::FlowRole;
     use linerate_transport::{
         EpollWait, KernelTransport, RunClock, Transport, TransportSetup, WorkerTransport,
     };
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(results.len(), FLOWS as usize);
         for result in &results {
             assert!(result.error.is_none(), "{:?}", result.error);
-            let requests = result.requests.as_ref().expect("it asked");
+            let requests = result.requests.as_ref().expect("it sent requests");
             let done = (result.totals.packets, result.totals.missing);
             assert_eq!(done, (3, 0), "flow {}", result.id);
             assert_eq!((requests.wrong_length, requests.wrong_content), (0, 0));

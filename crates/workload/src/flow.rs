@@ -9,7 +9,7 @@ use linerate_record::plan::Direction;
 use linerate_record::record::{ContentMismatch, SlowResponse, SocketFacts};
 use linerate_stats::histogram::Histogram;
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 
 use crate::flow_counters::{FlowCounters, PayloadTotals};
 use crate::sequence_tracker::SequenceTracker;

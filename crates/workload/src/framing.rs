@@ -167,12 +167,6 @@ impl Framing {
         )
     }
 
-    /// Returns whether sequence numbers come with send times.
-    #[must_use]
-    pub fn is_timed(&self) -> bool {
-        self.is_numbered() && !matches!(self, Self::Nuttcp(_))
-    }
-
     /// Returns whether a reply is an unchanged copy of its request.
     #[must_use]
     pub fn replies_are_copies(&self) -> bool {

@@ -6,7 +6,7 @@
 use linerate_record::plan::{Plan, RunKind};
 use linerate_record::round_trip::SocketMode;
 use linerate_stats::histogram::Histogram;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 
 /// Largest number of request threads with three significant digits in every histogram (230 KiB).
 /// With more threads, histograms other than those of the full run have two digits (30 KiB): 1,000

@@ -3,7 +3,7 @@
 //! Start at [`Workload`]: a step does one thing that may be possible now and returns the progress;
 //! it never blocks and never loops. One driver polls the transport, steps every flow of the thread,
 //! and idles when none can continue. [`worker`] starts the threads. A workload is one file and one
-//! line in [`WORKLOADS`].
+//! line in [`run`].
 //!
 //! A step never calls a socket: each call goes through the [`Transport`].
 #![forbid(unsafe_code)]
@@ -39,7 +39,7 @@ use std::sync::Arc;
 
 use linerate_record::plan::{Direction, Plan, RunKind};
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::payload_pattern::PayloadPattern;
 use linerate_transport::{FlowOptions, MAX_IDLE_NS, RunClock, Transport};
 
@@ -127,40 +127,18 @@ impl WorkerContext<'_> {
     }
 }
 
-/// An entry of the table of workloads.
-#[derive(Clone, Copy, Debug)]
-pub struct WorkloadSpec {
-    /// Name on the command line.
-    pub kind: RunKind,
-    /// Description of what is measured.
-    pub description: &'static str,
-}
-
-/// Table of workloads: kind, module, description.
-macro_rules! workloads {
-    ($($kind:ident $module:ident $description:literal,)+) => {
-        /// Every workload.
-        pub const WORKLOADS: &[WorkloadSpec] =
-            &[$(WorkloadSpec { kind: RunKind::$kind, description: $description },)+];
-
-        /// Runs the flows of one thread; compiled once for each transport.
-        pub fn run<T: Transport>(
-            worker: &WorkerContext<'_>,
-            transport: &mut T,
-            flows: Vec<OpenFlow<T::Socket>>,
-        ) -> Vec<FlowEndResults> {
-            match worker.plan.kind {
-                $(RunKind::$kind => $module::run(worker, transport, flows),)+
-                // These have no flows; the server rejects such a plan earlier.
-                RunKind::Forward | RunKind::Generate | RunKind::Stack => Vec::new(),
-            }
-        }
-    };
-}
-
-workloads! {
-    Throughput throughput "payload per second",
-    Latency round_trip "round-trip time of requests and their responses",
+/// Runs the flows of one thread; compiled once for each transport.
+pub fn run<T: Transport>(
+    worker: &WorkerContext<'_>,
+    transport: &mut T,
+    flows: Vec<OpenFlow<T::Socket>>,
+) -> Vec<FlowEndResults> {
+    match worker.plan.kind {
+        RunKind::Throughput => throughput::run(worker, transport, flows),
+        RunKind::Latency => round_trip::run(worker, transport, flows),
+        // These have no flows; the server rejects such a plan earlier.
+        RunKind::Forward | RunKind::Generate | RunKind::Stack => Vec::new(),
+    }
 }
 
 /// Runs the flows of both directions of a throughput test on one thread. `on_finished` receives the
@@ -173,9 +151,6 @@ pub fn run_bidirectional<T: Transport>(
 ) {
     throughput::run_bidirectional(workers, transport, flows, on_finished);
 }
-
-/// Time before a departure during which the thread spins: a sleep ends up to 70 us late.
-pub const SPIN_BEFORE_DEPARTURE_NS: Nanos = 150_000;
 
 /// Steps all flows until all are finished.
 fn drive<T: Transport, W: Workload<T>>(transport: &mut T, flows: Vec<W>) -> Vec<FlowEndResults> {

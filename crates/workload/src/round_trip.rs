@@ -18,7 +18,7 @@ use linerate_record::plan::TransportProtocol;
 use linerate_record::round_trip::SocketMode;
 use linerate_sys::clock::Nanos;
 use linerate_transport::Transport;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 
 use self::open_loop::OpenLoopSender;
 use self::reconnect::{ReconnectingSender, StepHistograms};

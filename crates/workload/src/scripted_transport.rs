@@ -11,7 +11,7 @@ use std::time::Duration;
 use linerate_record::plan::{Direction, Plan, TransportProtocol};
 use linerate_record::record::SocketFacts;
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::{
     FlowOptions, RecvMeta, RunClock, Transport, TransportCapabilities, TxTimestamp,
 };

@@ -10,7 +10,7 @@ use linerate_record::plan::TransportProtocol;
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::Readiness;
 use linerate_transport::Transport;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::payload_pattern::{PayloadPattern, PayloadVerifier};
 
 use super::round_trip::rt_yield::RtYield;

@@ -14,7 +14,7 @@ use linerate_stats::histogram::Histogram;
 use linerate_sys::clock::Nanos;
 use linerate_sys::packet_timestamps::TxTimestampPoint;
 use linerate_transport::Transport;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 
 use crate::flow::{FlowEndResults, FlowShared, TimingHistograms, is_opening_datagram};
 use crate::flow_counters::PayloadTotals;

@@ -29,7 +29,7 @@ use linerate_sys::hardware_counters::{HardwareCounters, HardwareCounts};
 use linerate_sys::thread::ThreadId;
 use linerate_sys::{clock, cpu, fd_table, scheduling};
 use linerate_transport::call_times::{CallStats, CallTimer, CallTracer, NoRecorder};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::payload_pattern::PayloadPattern;
 use linerate_transport::{
     BlockingWait, CallAttempts, EpollWait, FlowOptions, KernelTransport, MAX_IDLE_NS, PollCall,

@@ -11,7 +11,7 @@ use linerate_packet::template::{FrameSizes, MIN_FRAME_WITH_FCS, TemplateError, f
 use linerate_port::FrameRunError;
 use linerate_record::capacity::{Capacity, CapacityTrial};
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::generate::TemplatePlan;
 use linerate_record::ids::CaveatId;
 use linerate_record::record::new_id;
@@ -230,9 +230,9 @@ fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, Comman
         return Ok(failure.code);
     }
     Ok(match (interrupted, failed || port_stopped) {
-        (true, _) => exit::INTERRUPTED,
-        (false, true) => exit::FAILED,
-        (false, false) => exit::OK,
+        (true, _) => exit_codes::INTERRUPTED,
+        (false, true) => exit_codes::FAILED,
+        (false, false) => exit_codes::OK,
     })
 }
 

@@ -2,7 +2,7 @@
 
 use clap::builder::PossibleValuesParser;
 use linerate_experiment::builtin::BUILTIN_EXPERIMENTS;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 
 use crate::args::{self, CompletionsArgs};
 use crate::standard_streams::print_stdout;
@@ -17,5 +17,5 @@ pub fn run(args: &CompletionsArgs) -> u8 {
     });
     clap_complete::generate(args.shell, &mut command, "linerate", &mut script);
     print_stdout(String::from_utf8_lossy(&script).trim_end());
-    exit::OK
+    exit_codes::OK
 }

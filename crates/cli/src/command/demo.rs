@@ -14,7 +14,7 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_interop::run_client;
 use linerate_lab::{Lab, Topology};
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
@@ -157,7 +157,7 @@ fn run_demo(args: &DemoArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
     let (runs, failure) = match measured {
         Err(failure) if stop.is_set() => {
             return Err(CommandFailure {
-                code: exit::INTERRUPTED,
+                code: exit_codes::INTERRUPTED,
                 ..failure
             });
         }
@@ -187,9 +187,9 @@ fn run_demo(args: &DemoArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
         output.warn(&format!("report: {}", report.display()));
     }
     Ok(match failure {
-        _ if stop.is_set() => exit::INTERRUPTED,
+        _ if stop.is_set() => exit_codes::INTERRUPTED,
         Some(failure) => failure.code,
-        None => exit::OK,
+        None => exit_codes::OK,
     })
 }
 

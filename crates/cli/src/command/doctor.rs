@@ -1,6 +1,6 @@
 //! `linerate doctor`: supported features of this machine, and how to enable the others.
 
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_report::text;
 
 use crate::args::DoctorArgs;
@@ -13,7 +13,7 @@ pub fn run(args: DoctorArgs) -> u8 {
     let printed =
         output.write_document(&report, |style| text::render_doctor_report(&report, style));
     match printed {
-        Ok(()) => exit::OK,
+        Ok(()) => exit_codes::OK,
         Err(failure) => {
             output.report_failure(&failure);
             failure.code

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use linerate_explain::causes_page::cause_section;
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::finding::Finding;
 use linerate_record::record::Record;
 use linerate_report::document::Document;
@@ -36,7 +36,7 @@ fn explain_document(args: &ExplainArgs, output: &CommandOutput) -> Result<u8, Co
     let section = args.record.parse().ok().and_then(cause_section);
     if let Some(section) = section.filter(|_| !Path::new(&args.record).exists()) {
         print_stdout(&section);
-        return Ok(exit::OK);
+        return Ok(exit_codes::OK);
     }
     let title = format!("linerate explain {}", args.record);
     let has_cause = match read_document(&args.record)? {
@@ -60,8 +60,8 @@ fn explain_document(args: &ExplainArgs, output: &CommandOutput) -> Result<u8, Co
         }
     };
     Ok(match args.fail_on_finding && has_cause {
-        true => exit::GATE,
-        false => exit::OK,
+        true => exit_codes::GATE,
+        false => exit_codes::OK,
     })
 }
 

@@ -11,7 +11,7 @@ use linerate_host::stop_flag::StopFlag;
 use linerate_port::caveats::no_carrier_warning;
 use linerate_port::{FrameRunError, QueueTotals};
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::plan::{CpuList, PerEnd, WaitMode};
 
 use super::generator_ports::NamedPorts;
@@ -107,13 +107,13 @@ fn measure(args: &GenerateArgs, output: &mut CommandOutput) -> Result<u8, Comman
         .collect();
     output.write_record(&record, &verdicts)?;
     Ok(if interrupted {
-        exit::INTERRUPTED
+        exit_codes::INTERRUPTED
     } else if port_stopped {
-        exit::FAILED
+        exit_codes::FAILED
     } else if verdicts.iter().any(|verdict| !verdict.holds) {
-        exit::GATE
+        exit_codes::GATE
     } else {
-        exit::OK
+        exit_codes::OK
     })
 }
 

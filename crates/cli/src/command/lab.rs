@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use linerate_lab::{LabInfo, Topology};
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_report::text;
 use linerate_stats::units::{format_bit_rate, format_bytes, format_nanos, format_share};
 use serde::Serialize;
@@ -28,7 +28,7 @@ pub fn hold(arguments: &[OsString]) -> ExitCode {
         return super::lab_link::run(rest);
     }
     match linerate_lab::hold(arguments.iter().cloned()) {
-        Ok(()) => ExitCode::from(exit::OK),
+        Ok(()) => ExitCode::from(exit_codes::OK),
         Err(error) => {
             let failure = CommandFailure::from(error);
             print_stderr(&text::render_error(&failure.problem, &stderr_style()));
@@ -105,7 +105,7 @@ fn run_action(action: LabAction) -> Result<u8, CommandFailure> {
             } else {
                 print_stdout(describe(&lab).trim_end());
             }
-            Ok(exit::OK)
+            Ok(exit_codes::OK)
         }
         LabAction::Exec {
             host,
@@ -122,7 +122,7 @@ fn run_action(action: LabAction) -> Result<u8, CommandFailure> {
             };
             print_stderr(&text::render_error(&failure.problem, &stderr_style()));
             Ok(match outcome.exit_code {
-                exit::OK => failure.code,
+                exit_codes::OK => failure.code,
                 code => code,
             })
         }
@@ -136,12 +136,12 @@ fn run_action(action: LabAction) -> Result<u8, CommandFailure> {
                 let all: Vec<_> = labs.iter().map(describe).collect();
                 print_stdout(all.join("\n").trim_end());
             }
-            Ok(exit::OK)
+            Ok(exit_codes::OK)
         }
         LabAction::Down { lab, name } => {
             let lab = linerate_lab::down(lab.or(name).as_deref())?;
             print_stdout(&format!("lab {} is down", lab.name));
-            Ok(exit::OK)
+            Ok(exit_codes::OK)
         }
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use linerate_forwarder::{ForwardSettings, Forwarder, FrameMemoryRequest, ModeSpec};
 use linerate_port::{FrameRunError, PortUrl};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::forward::IdleStrategy;
 use linerate_sys::readiness::{Readiness, poll};
 
@@ -30,11 +30,11 @@ pub fn run(args: &[OsString]) -> ExitCode {
         _ => Err("needs two interfaces, a mode and an MTU".to_owned()),
     };
     match result {
-        Ok(()) => ExitCode::from(exit::OK),
+        Ok(()) => ExitCode::from(exit_codes::OK),
         // The lab reads this line and reports it.
         Err(why) => {
             print_stdout(&why);
-            ExitCode::from(exit::FAILED)
+            ExitCode::from(exit_codes::FAILED)
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `linerate latency`: round-trip latency in one run, or in series by size, by wait mode, or by
 //! load.
 
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::load::{
     BackgroundLoad, CURVE_SHARES, LatencyUnderLoad, LoadCurve, LoadPoint, find_knee,
 };
@@ -160,7 +160,7 @@ fn by_waiting(runner: &mut SeriesRunner<'_>, client: &Client) -> Result<(), Seri
             let Err(error) = runner.try_run(label, client)? else {
                 continue;
             };
-            if *label != BLOCKING_AWAKE || error.exit_code() != exit::MISSING {
+            if *label != BLOCKING_AWAKE || error.exit_code() != exit_codes::MISSING {
                 return Err(SeriesEnd::Failed(error.into()));
             }
             let problem = error.to_report();

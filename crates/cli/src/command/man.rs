@@ -4,7 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use clap_mangen::Man;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_report::{ReportError, text};
 
 use crate::args::{self, ManArgs};
@@ -18,7 +18,7 @@ pub fn run(args: &ManArgs) -> u8 {
     command.build();
     let written = std::fs::create_dir_all(&args.dir).and_then(|()| write_pages(&args.dir, command));
     match written {
-        Ok(()) => exit::OK,
+        Ok(()) => exit_codes::OK,
         Err(source) => {
             let path = args.dir.join("linerate.1");
             let failure = CommandFailure::from(ReportError::Write { path, source });

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::expect::ExpectationResult;
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::RunKind;
@@ -115,7 +115,7 @@ pub(super) fn server_ended_failure(record: &Record) -> CommandFailure {
             format!("{host}:{}", plan.port),
             next,
         ),
-        code: exit::PEER,
+        code: exit_codes::PEER,
     }
 }
 
@@ -137,7 +137,7 @@ fn measure(
             make_runs(measurement, &stop, events)
         })?;
     if let Some(failure) = failure.as_mut().filter(|_| stop.is_set()) {
-        failure.code = exit::INTERRUPTED;
+        failure.code = exit_codes::INTERRUPTED;
     }
     if runs.is_empty() {
         return Err(failure.expect("a run gives a record or a failure"));
@@ -182,11 +182,11 @@ fn measure(
         return Ok(failure.code);
     }
     Ok(if interrupted {
-        exit::INTERRUPTED
+        exit_codes::INTERRUPTED
     } else if verdicts.iter().any(|verdict| !verdict.holds) {
-        exit::GATE
+        exit_codes::GATE
     } else {
-        exit::OK
+        exit_codes::OK
     })
 }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_interop::run_client;
 use linerate_record::event::{Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::ids::{CaveatId, SearchEnd};
 use linerate_record::pace::PaceBurst;
 use linerate_record::plan::{Plan, RunKind};
@@ -73,7 +73,7 @@ fn run_search(
     })?;
     let interrupted = stop.is_set();
     if let Some(failure) = state.failure.as_mut().filter(|_| interrupted) {
-        failure.code = exit::INTERRUPTED;
+        failure.code = exit_codes::INTERRUPTED;
     }
     if state.runs.is_empty() {
         return Err(state.failure.expect("a search without a run has a failure"));
@@ -93,11 +93,11 @@ fn run_search(
         return Ok(failure.code);
     }
     Ok(if interrupted {
-        exit::INTERRUPTED
+        exit_codes::INTERRUPTED
     } else if verdicts.iter().any(|verdict| !verdict.holds) {
-        exit::GATE
+        exit_codes::GATE
     } else {
-        exit::OK
+        exit_codes::OK
     })
 }
 

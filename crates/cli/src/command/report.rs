@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::path::Path;
 
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::record::Record;
 use linerate_report::comparison::DocumentComparison;
 use linerate_report::document::{Document, read_document};
@@ -53,7 +53,7 @@ fn write_report(args: &ReportArgs, form: ReportFormat) -> Result<u8, CommandFail
         ReportFormat::Text
             if args.output.is_none() && (args.html.is_some() || args.trace.is_some()) =>
         {
-            return Ok(exit::OK);
+            return Ok(exit_codes::OK);
         }
         ReportFormat::Text => {
             let style = stdout_style(args.color, args.output.is_none());
@@ -78,7 +78,7 @@ fn write_report(args: &ReportArgs, form: ReportFormat) -> Result<u8, CommandFail
         Some(file) => write_file(file, &format!("{}\n", text_out.trim_end()))?,
         None => print_stdout(text_out.trim_end()),
     }
-    Ok(exit::OK)
+    Ok(exit_codes::OK)
 }
 
 fn json<T: serde::Serialize>(value: &T) -> String {

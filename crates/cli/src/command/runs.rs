@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::expect::{FIGURES, FigureUnit};
 use linerate_report::ReportError;
 use linerate_report::document::Document;
@@ -237,7 +237,7 @@ fn list(
             entries: &entries,
             unreadable_files: unreadable.into_iter().collect(),
         });
-        return Ok(exit::OK);
+        return Ok(exit_codes::OK);
     }
     if entries.is_empty() && history.is_empty()? {
         let dir = history.file("x");
@@ -252,7 +252,7 @@ fn list(
             history.file(name.trim_end_matches(".json")).display()
         ));
     }
-    Ok(exit::OK)
+    Ok(exit_codes::OK)
 }
 
 fn stdout_text_style() -> linerate_report::TextStyle {
@@ -282,7 +282,7 @@ fn show(history: &History, id: &str, json: bool) -> Result<u8, CommandFailure> {
             entry: &entry,
             document: document.expect("a record holds only what JSON can say"),
         });
-        return Ok(exit::OK);
+        return Ok(exit_codes::OK);
     }
     let style = stdout_text_style();
     let mut out = match &document {
@@ -300,7 +300,7 @@ fn show(history: &History, id: &str, json: bool) -> Result<u8, CommandFailure> {
         history.file(&entry.id).display()
     ));
     print_stdout(&out);
-    Ok(exit::OK)
+    Ok(exit_codes::OK)
 }
 
 /// Prints the tags and notes of a document.
@@ -315,7 +315,7 @@ fn print_marks(history: History, id: &str, json: bool) -> Result<u8, CommandFail
             false => print_stdout(&format!("{id}\n{marks}")),
         }
     }
-    Ok(exit::OK)
+    Ok(exit_codes::OK)
 }
 
 #[derive(Serialize)]
@@ -353,7 +353,7 @@ fn remove(
             removed,
             dry_run,
         });
-        return Ok(exit::OK);
+        return Ok(exit_codes::OK);
     }
     let action = if dry_run { "would remove" } else { "removed" };
     members.retain(|id| !removed.contains(id) && history.find(id).is_ok());
@@ -365,7 +365,7 @@ fn remove(
             remaining_runs_note(members.len())
         )),
     }
-    Ok(exit::OK)
+    Ok(exit_codes::OK)
 }
 
 /// Returns a note that runs of a removed set stay as documents of their own.
@@ -434,8 +434,8 @@ fn trend(
         print_stdout(&text::history::render_trend(&trend, &stdout_text_style()));
     }
     Ok(match fail_on_change && trend.levels.len() > 1 {
-        true => exit::GATE,
-        false => exit::OK,
+        true => exit_codes::GATE,
+        false => exit_codes::OK,
     })
 }
 
@@ -523,7 +523,7 @@ fn export(
             output.display()
         ));
     }
-    Ok(exit::OK)
+    Ok(exit_codes::OK)
 }
 
 #[derive(Serialize)]
@@ -581,7 +581,7 @@ fn import(
              imports them"
         ));
     }
-    Ok(exit::OK)
+    Ok(exit_codes::OK)
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_interop::run_client;
 use linerate_record::event::{Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::plan::RunKind;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
@@ -248,8 +248,8 @@ fn measure_series(
             }
             Ok(failure.code)
         }
-        _ if interrupted => Ok(exit::INTERRUPTED),
-        _ => Ok(exit::OK),
+        _ if interrupted => Ok(exit_codes::INTERRUPTED),
+        _ => Ok(exit_codes::OK),
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_report::store::RecordStore;
 use linerate_server::options::{Grant, InteropOptions, ServerOptions};
 use linerate_server::server::Server;
@@ -73,7 +73,7 @@ fn serve(args: &ServerArgs, output: &mut CommandOutput) -> Result<u8, CommandFai
         server.run(stop.atomic(), Arc::new(move |event| events.send(event)))
     })??;
     // A server that is stopped by a signal has succeeded.
-    Ok(exit::OK)
+    Ok(exit_codes::OK)
 }
 
 /// Keeps the capabilities that the grants need. A server that cannot drop the others does not
@@ -97,7 +97,7 @@ fn drop_privileges(args: &ServerArgs, server: &Server, in_lab: bool) -> Result<(
             "the server",
             "start it as an unprivileged user",
         ),
-        code: exit::MISSING,
+        code: exit_codes::MISSING,
     })
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use linerate_record::device_timestamps::DeviceTimestamps;
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::plan::{PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::stack::StackFacts;
 use linerate_report::text;
@@ -103,9 +103,9 @@ fn run_host(args: &StackHostArgs, output: &mut CommandOutput) -> Result<u8, Comm
         return Ok(failure.code);
     }
     Ok(if record.interrupted {
-        exit::INTERRUPTED
+        exit_codes::INTERRUPTED
     } else {
-        exit::OK
+        exit_codes::OK
     })
 }
 

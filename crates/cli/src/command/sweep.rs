@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use jiff::Timestamp;
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::experiment::{KnobAxis, KnobValues};
 use linerate_record::figure;
 use linerate_record::record::{Record, new_id};
@@ -154,8 +154,8 @@ fn run_sweep(args: &SweepArgs, output: &mut CommandOutput) -> Result<u8, Command
         return Ok(failure.code);
     }
     Ok(match stop.is_set() {
-        true => exit::INTERRUPTED,
-        false => exit::OK,
+        true => exit_codes::INTERRUPTED,
+        false => exit_codes::OK,
     })
 }
 
@@ -477,7 +477,7 @@ impl SweepPlan<'_> {
         match child_process::run_measurement(&self.commands[point], self.stop, screen) {
             Ok(record) => Ok((Some(Box::new(record)), None)),
             // A lost server fails all points.
-            Err(SeriesEnd::Failed(failure)) if failure.code != exit::PEER => {
+            Err(SeriesEnd::Failed(failure)) if failure.code != exit_codes::PEER => {
                 Ok((None, Some(failure.problem.to_string())))
             }
             Err(end) => Err(end),

@@ -1,6 +1,6 @@
 //! `linerate target-code`: a server in C, to build into a device.
 
-use linerate_record::exit;
+use linerate_record::exit_codes;
 
 use crate::args::TargetCodeArgs;
 use crate::standard_streams::print_stdout;
@@ -14,7 +14,7 @@ const SWITCH: &str = "@STAMPS@";
 /// Prints the source and returns the exit code.
 pub fn run(args: &TargetCodeArgs) -> u8 {
     print_stdout(source(args.stamps).trim_end());
-    exit::OK
+    exit_codes::OK
 }
 
 fn source(stamps: bool) -> String {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use linerate_interop::run_client;
 use linerate_record::event::{ErrorReport, Event};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::plan::{
     Direction, MAX_CALL_BYTES, MAX_DATAGRAM_BYTES, PerEnd, Plan, RunKind, TransportProtocol,
     WaitMode,
@@ -160,9 +160,9 @@ fn measure(args: &TtcpArgs, output: &mut CommandOutput) -> Result<u8, CommandFai
         return Ok(failure.code);
     }
     Ok(if stop.is_set() {
-        exit::INTERRUPTED
+        exit_codes::INTERRUPTED
     } else {
-        exit::OK
+        exit_codes::OK
     })
 }
 

@@ -452,7 +452,11 @@ mod tests {
             let Err(failure) = plan_latency(&latency_args(&options)) else {
                 panic!("{options}: the server cannot do that");
             };
-            assert_eq!(failure.code, linerate_record::exit::USAGE, "{options}");
+            assert_eq!(
+                failure.code,
+                linerate_record::exit_codes::USAGE,
+                "{options}"
+            );
         }
     }
 }

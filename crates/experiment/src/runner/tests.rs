@@ -104,12 +104,12 @@ fn missing_requirements_are_reported_with_a_next_step_and_exit_code() {
     let real_time = [("answer", "kernel-rr"), ("load", "idle")];
     assert_eq!(exclusion_of("udp-response", &real_time, 2, false), None);
     let out = exclusion_of("udp-response", &real_time, 2, true).unwrap();
-    assert_eq!(out.exit_code, exit::MISSING);
+    assert_eq!(out.exit_code, exit_codes::MISSING);
     assert_eq!(out.reason, "real-time scheduling (needs root)");
     assert!(out.next_step.starts_with("run it as root"), "{out:?}");
     let four = [("place", "processes"), ("threads", "2"), ("tx_first", "1")];
     let out = exclusion_of("pmd-threads", &four, 2, false).unwrap();
-    assert_eq!(out.exit_code, exit::MISSING);
+    assert_eq!(out.exit_code, exit_codes::MISSING);
     assert!(out.reason.contains("needs 4 CPUs, this machine has 2"));
     // A point that is never measured does not depend on the machine.
     let excluded = [
@@ -117,7 +117,7 @@ fn missing_requirements_are_reported_with_a_next_step_and_exit_code() {
         ("setup", "no-fragments"),
     ];
     let out = exclusion_of("stack-tuning", &excluded, 64, false).unwrap();
-    assert_eq!(out.exit_code, exit::USAGE);
+    assert_eq!(out.exit_code, exit_codes::USAGE);
 }
 
 #[test]

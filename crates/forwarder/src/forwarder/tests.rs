@@ -129,7 +129,7 @@ fn panicked_thread_does_not_block_the_barrier() {
     let guard = StartBarrierGuard::new(&control, &barrier, "ring:0".to_owned());
     let panicking = std::thread::spawn(move || {
         let _presence = guard;
-        panic!("as asked");
+        panic!("as requested");
     });
     barrier.wait();
     barrier.wait();

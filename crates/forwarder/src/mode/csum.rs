@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use linerate_packet::checksum;
 use linerate_packet::frame::{is_ipv4_checksum_right, write_ipv4_checksum};
+use linerate_packet::ip_protocol;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
@@ -25,9 +26,6 @@ pub(super) struct WrongChecksums {
     pub(super) bad_transport: bool,
 }
 
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-
 /// Corrects the checksums of a frame of either IP version, behind VLAN tags; returns which were
 /// wrong.
 pub(super) fn correct_checksums(frame: &mut [u8]) -> WrongChecksums {
@@ -35,8 +33,8 @@ pub(super) fn correct_checksums(frame: &mut [u8]) -> WrongChecksums {
     if bad_ip {
         write_ipv4_checksum(frame);
     }
-    let segment =
-        checksum::verify(frame).filter(|verified| [TCP, UDP].contains(&verified.protocol));
+    let segment = checksum::verify(frame)
+        .filter(|verified| [ip_protocol::TCP, ip_protocol::UDP].contains(&verified.protocol));
     let bad_transport = segment.is_some_and(|verified| !verified.segment_valid);
     // A right checksum would be computed again to the same value.
     if bad_transport || segment.is_some_and(|verified| verified.is_without_checksum) {
@@ -50,7 +48,7 @@ pub(super) fn correct_checksums(frame: &mut [u8]) -> WrongChecksums {
 
 impl ForwardMode for Csum {
     type Plan = NoOptions;
-    const ABOUT: &'static str = "like mac, and recomputes IP, TCP and UDP checksums in software";
+    const ABOUT: &'static str = "like mac, and corrects wrong IP, TCP and UDP checksums";
 
     fn new(_: &NoOptions, facts: &StreamFacts, _: &ModeSettings) -> Self {
         Self {
@@ -66,19 +64,14 @@ impl ForwardMode for Csum {
         pool: &mut FramePool,
         memory: &FrameRegion,
     ) -> usize {
-        let received = stream.receive(pool);
-        if received > 0 {
-            stream.modify(memory, |frame| {
-                if let Some(head) = frame.first_chunk_mut::<12>() {
-                    *head = self.addresses;
-                }
-                let wrong = correct_checksums(frame);
-                self.bad_ip += u64::from(wrong.bad_ip);
-                self.bad_transport += u64::from(wrong.bad_transport);
-            });
-            stream.transmit(pool);
-        }
-        received
+        stream.forward_modified(pool, memory, |frame| {
+            if let Some(head) = frame.first_chunk_mut::<12>() {
+                *head = self.addresses;
+            }
+            let wrong = correct_checksums(frame);
+            self.bad_ip += u64::from(wrong.bad_ip);
+            self.bad_transport += u64::from(wrong.bad_transport);
+        })
     }
 
     fn counts(&self) -> BTreeMap<String, u64> {

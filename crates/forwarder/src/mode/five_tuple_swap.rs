@@ -2,6 +2,7 @@
 //! sender. Checksums stay valid, because the same words are summed.
 
 use linerate_packet::frame::{IPV4_HEADER_BYTES, network_header};
+use linerate_packet::ip_protocol;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
@@ -11,9 +12,6 @@ use crate::stream::{ForwardMode, FwdStream, ModeSettings, NoOptions, StreamFacts
 
 /// Swaps addresses and ports.
 pub struct FiveTupleSwap;
-
-const TCP: u8 = 6;
-const UDP: u8 = 17;
 
 /// Swaps two adjacent fields of `WIDTH` bytes from `at` on; too short frames are not changed.
 #[inline(always)]
@@ -54,7 +52,7 @@ pub(super) fn swap(frame: &mut [u8]) {
         }
         _ => return,
     };
-    if matches!(protocol, TCP | UDP) {
+    if matches!(protocol, ip_protocol::TCP | ip_protocol::UDP) {
         swap_adjacent::<2>(frame, transport);
     }
 }
@@ -74,11 +72,6 @@ impl ForwardMode for FiveTupleSwap {
         pool: &mut FramePool,
         memory: &FrameRegion,
     ) -> usize {
-        let received = stream.receive(pool);
-        if received > 0 {
-            stream.modify(memory, swap);
-            stream.transmit(pool);
-        }
-        received
+        stream.forward_modified(pool, memory, swap)
     }
 }

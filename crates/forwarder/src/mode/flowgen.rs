@@ -22,16 +22,8 @@ impl ForwardMode for FlowGen {
     const ABOUT: &'static str = "source of --flowgen-flows flows (by destination address) with --flowgen-clones copies of each frame, and sink";
 
     fn new(_: &NoOptions, facts: &StreamFacts, settings: &ModeSettings) -> Self {
-        let mut spec = settings.frame.clone();
-        spec.bytes = spec.bytes.min(facts.frame_bytes);
         Self {
-            flows: FlowFrames::new(
-                &spec,
-                facts.address,
-                facts.peer,
-                settings.generated_flows,
-                FlowAddress::Destination,
-            ),
+            flows: settings.flow_frames(facts, settings.generated_flows, FlowAddress::Destination),
             next_flow: 0,
             clones_left: settings.flow_clones,
             clones_per_frame: settings.flow_clones,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use linerate_packet::checksum;
 use linerate_packet::frame::{ipv4_header, network_header};
+use linerate_packet::ip_protocol;
 use linerate_packet::mac_address::MacAddress;
 use linerate_port::{RxQueue, TxQueue};
 use linerate_sys::frames::frame_memory::FrameRegion;
@@ -21,7 +22,6 @@ pub struct IcmpEcho {
 const ARP_REQUEST: [u8; 8] = [0, 1, 8, 0, 6, 4, 0, 1];
 const ARP_BYTES: usize = 28;
 const ARP_ETHERTYPE: u16 = 0x0806;
-const ICMP_PROTOCOL: u8 = 1;
 /// RFC 792.
 const ECHO_REQUEST: u8 = 8;
 
@@ -61,7 +61,7 @@ fn reply_to_ping(frame: &mut [u8]) -> bool {
         usize::from(u16::from_be_bytes([packet[2], packet[3]])),
     );
     let is_fragment = [packet[6] & 0x3f, packet[7]] != [0, 0];
-    if packet[9] != ICMP_PROTOCOL || is_fragment || total < header + 8 || packet.len() < total {
+    if packet[9] != ip_protocol::ICMP || is_fragment || total < header + 8 || packet.len() < total {
         return false;
     }
     if packet[header..header + 2] != [ECHO_REQUEST, 0] {

@@ -39,15 +39,10 @@ impl ForwardMode for MacForward {
         pool: &mut FramePool,
         memory: &FrameRegion,
     ) -> usize {
-        let received = stream.receive(pool);
-        if received > 0 {
-            stream.modify(memory, |frame| {
-                if let Some(head) = frame.first_chunk_mut::<12>() {
-                    *head = self.addresses;
-                }
-            });
-            stream.transmit(pool);
-        }
-        received
+        stream.forward_modified(pool, memory, |frame| {
+            if let Some(head) = frame.first_chunk_mut::<12>() {
+                *head = self.addresses;
+            }
+        })
     }
 }

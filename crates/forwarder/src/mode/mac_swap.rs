@@ -39,11 +39,6 @@ impl ForwardMode for MacSwap {
         pool: &mut FramePool,
         memory: &FrameRegion,
     ) -> usize {
-        let received = stream.receive(pool);
-        if received > 0 {
-            stream.modify(memory, swap);
-            stream.transmit(pool);
-        }
-        received
+        stream.forward_modified(pool, memory, swap)
     }
 }

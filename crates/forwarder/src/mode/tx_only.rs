@@ -69,16 +69,8 @@ impl ForwardMode for TxOnly {
     const ABOUT: &'static str = "source: sends frames of --txpkts bytes in --txonly-flows flows; waits while the ring is full";
 
     fn new(_: &NoOptions, facts: &StreamFacts, settings: &ModeSettings) -> Self {
-        let mut spec = settings.frame.clone();
-        spec.bytes = spec.bytes.min(facts.frame_bytes);
         Self {
-            flows: FlowFrames::new(
-                &spec,
-                facts.address,
-                facts.peer,
-                settings.transmit_flows,
-                FlowAddress::Source,
-            ),
+            flows: settings.flow_frames(facts, settings.transmit_flows, FlowAddress::Source),
             next_flow: 0,
             written_slots: Box::default(),
             partial_polls: 0,

@@ -120,8 +120,8 @@ mod tests {
             if let Some(place) = bytes.get_mut(12..14) {
                 place.copy_from_slice(&kind.to_be_bytes());
             }
-            let said = describe_frame(&bytes, "Send", 0);
-            proptest::prop_assert!(said.contains("length="), "{}", said);
+            let description = describe_frame(&bytes, "Send", 0);
+            proptest::prop_assert!(description.contains("length="), "{}", description);
         }
     }
 }

@@ -75,7 +75,7 @@ fn end_of_stall(at: f64, stalls: &[(f64, f64)]) -> f64 {
 }
 
 /// Simulates one trial; the same thread sends and receives.
-fn trial(
+fn simulate_trial(
     request: &SuiteTrial,
     device: &QueueDevice,
     host: &SimulatedHost,
@@ -203,8 +203,8 @@ fn run_suite(
     let (resolution, trial_s) = (options.resolution, options.trial_s);
     let mut suite = Rfc2544Suite::new(options);
     let mut trials_done = 0;
-    while let Some(ask) = suite.propose() {
-        suite.record(ask, &trial(&ask, &device, &host, &mut random));
+    while let Some(trial) = suite.propose() {
+        suite.record(trial, &simulate_trial(&trial, &device, &host, &mut random));
         trials_done += 1;
         assert!(trials_done < 500, "it does not end");
     }
@@ -288,9 +288,9 @@ fn loss_at_any_rate_is_reported_and_is_no_buffer() {
             loss_probability: 0.0005,
             ..DEVICE
         };
-        let mut wish = options(5.0);
-        wish.loss_goals = vec![0.0, 0.002];
-        let (size, caveats) = run_suite(device, CALM, wish, seed);
+        let mut suite_options = options(5.0);
+        suite_options.loss_goals = vec![0.0, 0.002];
+        let (size, caveats) = run_suite(device, CALM, suite_options, seed);
         let [goal_zero, goal_above] = &size.throughput[..] else {
             panic!("{size:?}")
         };

@@ -1,6 +1,7 @@
 //! Offloads of an interface, named as `ethtool -k` prints them.
 
-use linerate_sys::ethtool::{EthtoolSocket, FeatureState};
+use linerate_sys::ethtool::EthtoolSocket;
+use linerate_sys::ethtool_features::NamedFeature;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OffloadState {
@@ -61,7 +62,7 @@ pub fn read_offloads(interface: &str) -> Vec<OffloadState> {
         .unwrap_or_default()
 }
 
-fn group_features(features: &[FeatureState]) -> Vec<OffloadState> {
+fn group_features(features: &[NamedFeature]) -> Vec<OffloadState> {
     OFFLOAD_FEATURES
         .iter()
         .filter_map(|&(name, patterns)| {
@@ -76,8 +77,8 @@ fn group_features(features: &[FeatureState]) -> Vec<OffloadState> {
             matching.peek()?;
             let (mut on, mut changeable) = (false, false);
             for feature in matching {
-                on |= feature.active;
-                changeable |= feature.changeable;
+                on |= feature.is_active;
+                changeable |= feature.is_changeable;
             }
             Some(OffloadState {
                 name,
@@ -101,10 +102,10 @@ mod tests {
 
     #[test]
     fn a_group_is_on_when_a_part_of_it_is() {
-        let feature = |name: &str, active, changeable| FeatureState {
+        let feature = |name: &str, is_active, is_changeable| NamedFeature {
             name: name.to_owned(),
-            active,
-            changeable,
+            is_active,
+            is_changeable,
         };
         let features = [
             feature("tx-checksum-ipv4", false, false),

@@ -12,7 +12,7 @@ use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
 
 use super::super::flow_socket::FlowSocket;
-use super::super::setup_context::{SetupContext, connect_error, protocol_error};
+use super::super::setup_context::{SetupContext, flow_open_error, protocol_error};
 use super::super::{ClientProtocol, ConnectedFlow};
 use super::{duplicate_socket, layout_name, settings, wall_ahead_ns};
 
@@ -114,7 +114,7 @@ impl Iperf2ClientFlow {
                         .write_request(&mut self.datagram, clock::now_realtime(), now);
                     self.socket
                         .send(&self.datagram)
-                        .map_err(|error| connect_error(context.remote, error))?;
+                        .map_err(|error| flow_open_error(context.remote, error))?;
                 }
                 Iperf2ClientAction::WaitUntil(at_ns) => {
                     if context.wait_readable(&self.socket, at_ns)? {

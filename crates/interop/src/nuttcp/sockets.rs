@@ -11,14 +11,16 @@ use linerate_session::error::SessionError;
 use linerate_sys::clock;
 
 use super::super::flow_socket::FlowSocket;
-use super::super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, connect_error, protocol_error};
+use super::super::setup_context::{
+    SETUP_TIMEOUT_NS, SetupContext, flow_open_error, protocol_error,
+};
 use super::NuttcpDriver;
 
 /// Opens a socket that the server can reach.
 pub fn open_listener(context: &SetupContext<'_>) -> Result<FlowSocket, SessionError> {
     let port = context.plan.source_port.unwrap_or(0);
     let listener = context.open_listener(Direction::Receive, port);
-    listener.map_err(|error| connect_error(context.remote, error))
+    listener.map_err(|error| flow_open_error(context.remote, error))
 }
 
 /// Accepts the server's connection.

@@ -7,6 +7,7 @@ use super::address::{
 };
 use super::{FieldValues, TemplateError};
 use crate::checksum::{add_folded, sum};
+use crate::ip_protocol;
 
 /// Local experimental ethertype 1 (IEEE 802).
 const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
@@ -15,11 +16,6 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPE_ARP: u16 = 0x0806;
 const ETHERTYPE_VLAN: u16 = 0x8100;
 const ETHERTYPE_OUTER_VLAN: u16 = 0x88a8;
-
-const ICMP: u8 = 1;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const ICMPV6: u8 = 58;
 
 /// Default TTL of hosts (RFC 1700).
 const DEFAULT_TTL: u8 = 64;
@@ -366,10 +362,10 @@ impl TemplateFields {
         match self.transport {
             // No transport header: protocol number for experiments (RFC 3692).
             TransportLayer::None => 253,
-            TransportLayer::Udp { .. } => UDP,
-            TransportLayer::Tcp { .. } => TCP,
-            TransportLayer::Icmp { .. } if version_6 => ICMPV6,
-            TransportLayer::Icmp { .. } => ICMP,
+            TransportLayer::Udp { .. } => ip_protocol::UDP,
+            TransportLayer::Tcp { .. } => ip_protocol::TCP,
+            TransportLayer::Icmp { .. } if version_6 => ip_protocol::ICMPV6,
+            TransportLayer::Icmp { .. } => ip_protocol::ICMP,
         }
     }
 

@@ -40,7 +40,7 @@ impl FrameSizes {
         parts.join(",")
     }
 
-    /// Parses lengths with FCS: `64`, `64,512`, `64-1518+2`, `redraw:64-1518`, `imix`,
+    /// Parses lengths with FCS: `64`, `64,512`, `64-1518+2`, `draw:64-1518`, `imix`,
     /// `64:7,594:4`.
     ///
     /// # Errors

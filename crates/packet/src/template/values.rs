@@ -27,7 +27,7 @@ impl FieldValues {
         }
     }
 
-    /// Parses `A`, `A-B`, `A-B+S`, `A,B,C` or `random:A-B`, and each value with `parse_value`.
+    /// Parses `A`, `A-B`, `A-B+S`, `A,B,C` or `draw:A-B`, and each value with `parse_value`.
     ///
     /// # Errors
     /// [`TemplateError::BadValue`] with `example`; [`TemplateError::Backwards`] for a descending

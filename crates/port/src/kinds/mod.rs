@@ -1,5 +1,6 @@
 //! Port kinds: one file each, and one line each in the table below.
 
+use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -243,6 +244,26 @@ pub fn open(url: &PortUrl, memory: &FrameRegion) -> Result<Vec<AnyPort>, PortErr
         }
     }
     Ok(ports)
+}
+
+/// Returns the error that stopped a queue, if there is one; those of `gone` occur when the interface
+/// is down or was removed.
+pub(crate) fn check_stopped(
+    port: &str,
+    error: Option<io::Error>,
+    gone: &[i32],
+) -> Result<(), PortError> {
+    let Some(error) = error else { return Ok(()) };
+    let reason = match error.raw_os_error() {
+        Some(number) if gone.contains(&number) => {
+            "its interface went down or was removed".to_owned()
+        }
+        _ => format!("the kernel rejected frames ({error})"),
+    };
+    Err(PortError::Stopped {
+        port: port.to_owned(),
+        reason,
+    })
 }
 
 /// Name of a port, with the queue if there are several.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use linerate_packet::frame::MIN_FRAME_BYTES;
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
@@ -15,8 +16,8 @@ use crate::kinds::{NameRule, PortKind, common_memory_plan, no_check, queue_name}
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
 
-/// Shortest Ethernet frame without its FCS (IEEE 802.3).
-const MIN_FRAME_BYTES: u16 = 60;
+/// Length of the frames if the URL has no `size=`.
+const DEFAULT_FRAME_BYTES: u16 = MIN_FRAME_BYTES as u16;
 
 /// Description of the kind `null:`.
 pub const KIND: PortKind = PortKind {
@@ -45,7 +46,7 @@ pub const KIND: PortKind = PortKind {
             "size",
             &size.to_string(),
             format!("at most {}, the limit of the MTU", url.frame_bytes()),
-            MIN_FRAME_BYTES.to_string(),
+            DEFAULT_FRAME_BYTES.to_string(),
         )),
         _ => no_check(url),
     },
@@ -67,11 +68,11 @@ pub struct NullTransmit {
 
 fn open(url: &PortUrl, _: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
     let queues = url.common().queues.unwrap_or(1);
-    let frame_bytes = url.number("size").unwrap_or(MIN_FRAME_BYTES.into());
+    let frame_bytes = url.number("size").unwrap_or(DEFAULT_FRAME_BYTES.into());
     let ports = (0..queues).map(|queue| {
         PortQueues {
             receive: NullReceive {
-                frame_bytes: u16::try_from(frame_bytes).unwrap_or(MIN_FRAME_BYTES),
+                frame_bytes: u16::try_from(frame_bytes).unwrap_or(DEFAULT_FRAME_BYTES),
                 silent: url.parse_flag("silent"),
                 counters: Arc::default(),
             },

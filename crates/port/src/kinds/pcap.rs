@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use linerate_packet::frame::ETHERNET_HEADER_BYTES;
 use linerate_packet::pcap::{CaptureError, CaptureReader, CaptureWriter};
 use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame::Frame;
@@ -71,9 +72,6 @@ pub const KIND: PortKind = PortKind {
     adapt_memory_plan: common_memory_plan,
     open,
 };
-
-/// Bytes of an Ethernet header.
-const ETHERNET_HEADER_BYTES: usize = 14;
 
 /// Receives frames from a file.
 pub struct PcapReceive {

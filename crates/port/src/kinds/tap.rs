@@ -17,6 +17,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use linerate_packet::frame::ETHERNET_HEADER_BYTES;
 use linerate_packet::vnet::VNET_HEADER_BYTES;
 use linerate_sys::frames::burst::{BURST_FRAMES, Burst};
 use linerate_sys::frames::frame::Frame;
@@ -31,7 +32,7 @@ use crate::capabilities::{FrameCopy, PortCapabilities};
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
 use crate::interface_use::open_error;
-use crate::kinds::{NameRule, PortKind, queue_name};
+use crate::kinds::{NameRule, PortKind, check_stopped, queue_name};
 use crate::port_url::{PortUrl, UrlKey, ValueKind};
 use crate::queue::{AnyPort, PortQueues, RxQueue, TxQueue};
 
@@ -116,9 +117,6 @@ impl ReadBudget {
         }
     }
 }
-
-/// Bytes of an Ethernet header.
-const ETHERNET_HEADER_BYTES: usize = 14;
 
 fn parse_address(text: &str) -> Option<(Ipv4Addr, u8)> {
     let (address, prefix) = text.split_once('/')?;
@@ -317,20 +315,8 @@ fn open(url: &PortUrl, memory: &FrameRegion) -> Result<Vec<AnyPort>, PortError> 
     Ok(ports)
 }
 
-fn check_stopped(port: &str, error: Option<io::Error>) -> Result<(), PortError> {
-    let Some(error) = error else { return Ok(()) };
-    let why = match error.raw_os_error() {
-        // EIO: the interface is down. EBADFD: it was deleted.
-        Some(libc::EIO | libc::EBADFD | libc::ENODEV) => {
-            "its interface went down or was removed".to_owned()
-        }
-        _ => format!("the kernel rejected frames ({error})"),
-    };
-    Err(PortError::Stopped {
-        port: port.to_owned(),
-        reason: why,
-    })
-}
+/// Errors of an interface that is down (EIO) or was removed.
+const INTERFACE_GONE: [i32; 3] = [libc::EIO, libc::EBADFD, libc::ENODEV];
 
 impl Drop for TapReceive {
     fn drop(&mut self) {
@@ -382,7 +368,7 @@ impl RxQueue for TapReceive {
     }
 
     fn refresh(&mut self) -> Result<(), PortError> {
-        check_stopped(&self.port, self.stop_error.take())
+        check_stopped(&self.port, self.stop_error.take(), &INTERFACE_GONE)
     }
 
     fn wait_handle(&self) -> Option<BorrowedFd<'_>> {
@@ -432,7 +418,7 @@ impl TxQueue for TapTransmit {
     }
 
     fn refresh(&mut self) -> Result<(), PortError> {
-        check_stopped(&self.port, self.stop_error.take())
+        check_stopped(&self.port, self.stop_error.take(), &INTERFACE_GONE)
     }
 }
 

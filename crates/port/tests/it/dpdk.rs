@@ -1,4 +1,4 @@
-//! DPDK ports: `cargo test -p linerate-port --features dpdk --test dpdk`, if libdpdk-dev is
+//! DPDK ports: `cargo test -p linerate-port --features dpdk --test it dpdk::`, if libdpdk-dev is
 //! installed; without the feature the kind is rejected with a hint.
 
 use linerate_port::PortUrl;
@@ -11,7 +11,8 @@ fn the_error_names_the_feature() {
     println!("skipped: built without the feature dpdk");
 }
 
-/// The EAL exists once per process, so there is one test for it.
+/// The EAL exists once per process, and `cargo test` runs all tests in one: only this one opens a
+/// DPDK port.
 #[cfg(feature = "dpdk")]
 #[test]
 fn frames_go_round_a_ring_of_dpdk() {

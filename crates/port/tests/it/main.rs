@@ -9,6 +9,6 @@ mod pcap;
 mod shm;
 mod tap;
 mod xdp;
+mod xdp_driver_quirks;
 mod xdp_kill;
 mod xdp_loss;
-mod xdp_trap;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Instant;
 
-use end::{TestPort, free_frames, length, receive};
+use end::{TestPort, free_frames, length, open_pair, receive};
 use linerate_port::{AnyPort, FrameCopy, Port, PortError, PortQueues, RxQueue, TxQueue};
 use linerate_sys::frames::burst::Burst;
 use net::{in_namespace, ip, ip_link, memory, open, pair, try_open};
@@ -15,14 +15,11 @@ use net::{in_namespace, ip, ip_link, memory, open, pair, try_open};
 fn frames_cross(mode: &str) {
     const FRAMES: u32 = 5_000;
     const STEP: u32 = 500;
-    pair(1);
     let (a, b) = (format!("xdp:va,mode={mode}"), format!("xdp:vb,mode={mode}"));
-    let memory = memory(&[&a, &b]);
-    let (Some(mut local), Some(mut remote)) =
-        (TestPort::open(&a, &memory), TestPort::open(&b, &memory))
-    else {
+    let Some((mut local, mut remote)) = open_pair(&a, &b) else {
         return;
     };
+    let memory = local.memory.clone();
     for end in [&local, &remote] {
         let capabilities = end.port.capabilities();
         assert!(end.has_note(&format!("XDP {mode}")), "{capabilities:?}");
@@ -326,12 +323,8 @@ fn quirks_of_veth_are_noted() {
 #[test]
 fn options_do_not_change_frames() {
     in_namespace(|| {
-        pair(1);
         let (a, b) = ("xdp:va,wakeup=no,txd=64", "xdp:vb,busy=64,rxd=64");
-        let memory = memory(&[a, b]);
-        let (Some(mut local), Some(mut remote)) =
-            (TestPort::open(a, &memory), TestPort::open(b, &memory))
-        else {
+        let Some((mut local, mut remote)) = open_pair(a, b) else {
             return;
         };
         for start in (0..1000).step_by(50) {
@@ -348,12 +341,7 @@ fn options_do_not_change_frames() {
 fn a_loop_can_sleep_until_frames_come() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     in_namespace(|| {
-        pair(1);
-        let memory = memory(&["xdp:va", "xdp:vb"]);
-        let (Some(mut local), Some(mut remote)) = (
-            TestPort::open("xdp:va", &memory),
-            TestPort::open("xdp:vb", &memory),
-        ) else {
+        let Some((mut local, mut remote)) = open_pair("xdp:va", "xdp:vb") else {
             return;
         };
         let readable = |port: &AnyPort, seconds| {

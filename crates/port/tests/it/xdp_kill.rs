@@ -5,13 +5,11 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::xdp::end::TIMEOUT;
 use crate::xdp::net::{in_namespace, ip, ip_link, memory, open, pair, try_open};
 use linerate_port::PortError;
 use rustix::process::{Resource, Rlimit, setrlimit};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
-
-/// Timeout far above the time that a test takes on a loaded machine.
-const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Variable with the request to the child: the bytes it may lock and its user, or anything else.
 const CHILD: &str = "LINERATE_TEST_XDP_CHILD";

@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use crate::xdp::end::{TIMEOUT, TestPort, free_frames, receive, settle};
+use crate::xdp::end::{TIMEOUT, TestPort, free_frames, open_pair, receive, settle};
 use crate::xdp::net::{in_namespace, ip, memory, pair};
 use linerate_port::{DropCause, Port, PortError, PortUrl};
 use linerate_sys::frames::burst::Burst;
@@ -148,14 +148,10 @@ fn a_starved_ring_recovers() {
 #[test]
 fn unsent_frames_are_counted_and_returned() {
     in_namespace(|| {
-        pair(1);
-        let memory = memory(&["xdp:va", "xdp:vb"]);
-        let (Some(mut local), Some(mut remote)) = (
-            TestPort::open("xdp:va", &memory),
-            TestPort::open("xdp:vb", &memory),
-        ) else {
+        let Some((mut local, mut remote)) = open_pair("xdp:va", "xdp:vb") else {
             return;
         };
+        let memory = local.memory.clone();
         let mut burst = Burst::new();
         for length in [0, 13, 14, 1518, 1519, 60] {
             let mut frame = local.frame(0, 1519).unwrap();

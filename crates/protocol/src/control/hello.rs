@@ -78,8 +78,8 @@ pub struct Hello {
     /// Features of the sender beyond its versions, as kebab-case names; unknown ones are ignored.
     #[serde(default)]
     pub features: Vec<String>,
-    /// Sender's [`HostFacts::boot_id`](linerate_record::facts::HostFacts::boot_id): equal at both ends if
-    /// they share a kernel, and so their cores.
+    /// Sender's [`HostFacts::boot_id`](linerate_record::facts::HostFacts::boot_id): equal at both
+    /// ends if they share a kernel, and so their cores.
     #[serde(default)]
     pub boot_id: Option<String>,
 }

@@ -1,13 +1,11 @@
-//! Cookie that ties data flows to their control connection, and detection of iperf3.
+//! Cookie that ties data flows to their control connection.
 
 use std::fmt;
-
-use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 
 /// Bytes of a cookie on the wire: 36 characters and a NUL.
 pub const COOKIE_BYTES: usize = 37;
 
-const CHARACTERS: usize = COOKIE_BYTES - 1;
+pub(super) const CHARACTERS: usize = COOKIE_BYTES - 1;
 
 /// Alphabet of cookies since 3.2; earlier ones were a host name, a time and random digits.
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
@@ -55,37 +53,7 @@ impl fmt::Debug for Cookie {
     }
 }
 
-/// Entry of iperf3 in the protocol table.
-pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
-    name: "iperf3",
-    detect,
-};
-
-fn detect(transport: TransportKind, bytes: &[u8]) -> ProtocolMatch {
-    match transport {
-        TransportKind::Stream => detect_stream(bytes),
-        TransportKind::Datagram if super::udp::UdpHello::read(bytes).is_some() => {
-            ProtocolMatch::Yes
-        }
-        TransportKind::Datagram => ProtocolMatch::No,
-    }
-}
-
-/// Detects a cookie. An upstream server accepts any 37 bytes. On a port for all protocols only the
-/// format of upstream clients counts: characters of a host name, and a NUL, which text never has.
-fn detect_stream(bytes: &[u8]) -> ProtocolMatch {
-    let characters = &bytes[..bytes.len().min(CHARACTERS)];
-    if !characters.iter().all(|&byte| is_cookie_byte(byte)) {
-        return ProtocolMatch::No;
-    }
-    match bytes.get(CHARACTERS) {
-        None => ProtocolMatch::NeedMore,
-        Some(0) => ProtocolMatch::Yes,
-        Some(_) => ProtocolMatch::No,
-    }
-}
-
-fn is_cookie_byte(byte: u8) -> bool {
+pub(super) fn is_cookie_byte(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-' | b'_')
 }
 
@@ -102,14 +70,6 @@ mod tests {
             (b"laptop.1400000000.123456.3c5e21f9aab\0", "3.0"),
         ] {
             assert!(Cookie::read(bytes).is_some(), "{version}");
-            assert_eq!(detect_stream(bytes), ProtocolMatch::Yes, "{version}");
-            for length in 0..37 {
-                assert_eq!(
-                    detect_stream(&bytes[..length]),
-                    ProtocolMatch::NeedMore,
-                    "{version}"
-                );
-            }
         }
     }
 
@@ -123,7 +83,6 @@ mod tests {
             b"\0",
             b"ydm\0",
         ] {
-            assert_eq!(detect_stream(bytes), ProtocolMatch::No);
             assert_eq!(Cookie::read(bytes), None);
         }
     }
@@ -138,7 +97,6 @@ mod tests {
         fn cookies_read_as_written(random in prop::collection::vec(any::<u8>(), 36)) {
             let cookie = Cookie::new(random.try_into().unwrap());
             prop_assert_eq!(Cookie::read(&cookie.to_wire()), Some(cookie));
-            prop_assert_eq!(detect_stream(&cookie.to_wire()), ProtocolMatch::Yes);
         }
     }
 }

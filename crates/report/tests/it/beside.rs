@@ -177,8 +177,11 @@ fn without_missing_figures(parts: Vec<String>) -> Vec<String> {
 #[test]
 fn presentations_of_two_documents_are_independent() {
     let all_documents = documents();
+    let count = all_documents.len();
     for (i, first) in all_documents.iter().enumerate() {
-        for (k, second) in all_documents.iter().enumerate() {
+        // Itself and the two neighbours, in both orders.
+        for k in [i, (i + 1) % count, (i + count - 1) % count] {
+            let second = &all_documents[k];
             let changed = with_other_figures(second);
             let pair = [first.clone(), second.clone()];
             let changed_pair = [first.clone(), changed.clone()];

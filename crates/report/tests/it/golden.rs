@@ -563,17 +563,17 @@ fn pages_are_whole_load_nothing_and_escape_everything() {
 fn a_long_run_makes_a_small_page() {
     let mut record = samples::tcp_send();
     let one = record.intervals.pop().unwrap();
-    record.intervals = (0..1_000_000)
+    record.intervals = (0..200_000)
         .map(|n| linerate_record::record::Interval {
             number: n,
             start_ns: n * 1_000_000,
             end_ns: (n + 1) * 1_000_000,
-            bytes: if n == 654_321 {
+            bytes: if n == 154_321 {
                 40_000_000
             } else {
                 7_000_000 + n % 977
             },
-            retransmits: Some(u64::from(n == 700_000)),
+            retransmits: Some(u64::from(n == 170_000)),
             ..one.clone()
         })
         .collect();

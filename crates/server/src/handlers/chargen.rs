@@ -10,7 +10,7 @@ use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::plan::{Direction, RunKind, TransportProtocol};
 use linerate_sys::socket;
 use linerate_sys::socket::MessageFlags;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use socket2::Socket;
 
 use super::echo::request_plan;

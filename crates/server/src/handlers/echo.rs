@@ -3,16 +3,13 @@
 use std::net::TcpStream;
 
 use linerate_protocol::echo::{EchoStream, PORT, PROTOCOL};
-use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
-use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 
 use super::plain::plan;
 use super::responder_loop::{
-    RequestFlow, StreamResponder, rejects_reply_loop, respond_on_stream, respond_to_datagrams,
+    RequestFlow, StreamResponder, rejects_reply_loop, respond_to_datagrams, respond_to_stream,
 };
-use super::test_run::{IDLE_TIMEOUT, TestRun};
 use super::{AcceptedClient, ProtocolHandler, StreamHandler};
 use crate::server_state::TestReservation;
 
@@ -42,7 +39,7 @@ pub fn request_plan(client: &AcceptedClient) -> Plan {
     )
 }
 
-fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream: TcpStream) {
+fn serve_stream(client: AcceptedClient, reservation: TestReservation, stream: TcpStream) {
     // A stream has no request boundaries: its bytes can be counted, its round trips cannot.
     let plan = plan(
         &client,
@@ -50,23 +47,8 @@ fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream
         TransportProtocol::Tcp,
         Direction::Send,
     );
-    let arrived_ns = client.arrived_ns;
-    let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, PROTOCOL.name, plan);
-    let spawned = test.spawn(
-        1,
-        FlowRole::Receiver,
-        stream.into(),
-        move |context, socket| {
-            respond_on_stream(
-                context,
-                socket,
-                IDLE_TIMEOUT,
-                arrived_ns,
-                &mut EchoStream::default(),
-            )
-        },
-    );
-    test.conclude(spawned, RemoteReport::default);
+    let responder = EchoStream::default();
+    respond_to_stream(PROTOCOL.name, plan, client, reservation, stream, responder);
 }
 
 impl StreamResponder for EchoStream {

@@ -17,10 +17,11 @@ use linerate_protocol::iperf2::{
 };
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+use linerate_session::dial::with_port;
 use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -31,11 +32,11 @@ use super::worker::{
     FlowWorkerContext, FlowWorkerResult, OneWayDelays, POLL_INTERVAL, SendPlan, StopSignals,
     is_retryable, receive_stream, send_stream, watch_stream,
 };
-use super::{AcceptedClient, ProtocolHandler, StreamHandler, with_port};
+use super::{AcceptedClient, ProtocolHandler, StreamHandler};
 use crate::interop_limits::InteropLimits;
 use crate::server_state::TestReservation;
 pub use reverse_flow::Iperf2ReverseFlow;
-pub use udp::Iperf2Flow;
+pub use udp::{Iperf2Flow, send_time_limit_s};
 
 /// Handler of iperf2 with a header.
 pub const HANDLER: ProtocolHandler = ProtocolHandler {

@@ -38,7 +38,7 @@ use socket2::{Domain, Socket};
 
 use crate::interop_state::{ExpectedFlow, IncomingFlow, InteropState, UnvalidatedPermit};
 use crate::server_state::{ServerState, SessionPermit, TestReservation};
-pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow};
+pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow, send_time_limit_s};
 pub use payload::PayloadRing;
 pub use responder_loop::StreamResponder;
 pub use worker::{DatagramAction, DatagramFlow};
@@ -202,12 +202,6 @@ pub fn handler_of_port(port: u16) -> Option<&'static ProtocolHandler> {
 #[must_use]
 pub fn plain_handler() -> &'static ProtocolHandler {
     &plain::HANDLER
-}
-
-/// Returns `address` with another port; an IPv6 scope id stays.
-fn with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
-    address.set_port(port);
-    address
 }
 
 /// Writes pending bytes to a control connection and returns how many were written. A client that

@@ -8,7 +8,7 @@ use linerate_protocol::remote_report::RemoteReport;
 use linerate_protocol::ttcp::MARKER_LIMIT_BYTES;
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 
 use super::test_run::{FLOW_SILENCE_TIMEOUT, PLAIN_IDLE_TIMEOUT, TestRun};

@@ -1,7 +1,7 @@
 //! Responders: connections and flows with requests and responses.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -15,13 +15,13 @@ use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::{Readiness, poll_any};
 use linerate_sys::socket::MessageFlags;
 use linerate_sys::{clock, socket};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::Socket;
 
 use super::AcceptedClient;
 use super::plain::request_silence;
-use super::test_run::TestRun;
+use super::test_run::{IDLE_TIMEOUT, TestRun};
 use super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL,
     SequenceStats, receive_datagrams,
@@ -220,6 +220,28 @@ pub fn rejects_reply_loop(
         )
     });
     true
+}
+
+/// Runs the test of a connection whose requests `responder` answers.
+pub fn respond_to_stream(
+    protocol: &'static str,
+    plan: Plan,
+    mut client: AcceptedClient,
+    reservation: TestReservation,
+    stream: TcpStream,
+    mut responder: impl StreamResponder + Send + 'static,
+) {
+    let arrived_ns = client.arrived_ns;
+    let mut test = TestRun::begin(&mut client, reservation, protocol, protocol, plan);
+    let spawned = test.spawn(
+        1,
+        FlowRole::Receiver,
+        stream.into(),
+        move |context, socket| {
+            respond_on_stream(context, socket, IDLE_TIMEOUT, arrived_ns, &mut responder)
+        },
+    );
+    test.conclude(spawned, RemoteReport::default);
 }
 
 /// Replies to datagrams, each with one of at most its size, as far as the server's guard allows.

@@ -2,20 +2,17 @@
 
 use std::net::TcpStream;
 
-use linerate_protocol::remote_report::RemoteReport;
 use linerate_protocol::sockperf::{
     HEADER_BYTES, PROTOCOL, SockperfDatagram, SockperfHeader, SockperfServer,
 };
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 
 use super::plain::request_silence;
 use super::responder_loop::{
-    StreamResponder, rejects_reply_loop, respond_on_stream, respond_to_datagrams,
+    StreamResponder, rejects_reply_loop, respond_to_datagrams, respond_to_stream,
 };
-use super::test_run::{IDLE_TIMEOUT, TestRun};
 use super::worker::{DatagramAction, DatagramFlow, SequenceStats};
 use super::{AcceptedClient, ProtocolHandler, StreamHandler};
 use crate::interop_state::IncomingFlow;
@@ -47,28 +44,13 @@ fn plan(
     plan
 }
 
-fn serve_stream(mut client: AcceptedClient, reservation: TestReservation, stream: TcpStream) {
+fn serve_stream(client: AcceptedClient, reservation: TestReservation, stream: TcpStream) {
     let mut first = [0; HEADER_BYTES];
     let first =
         (stream.peek(&mut first).ok()).and_then(|bytes| SockperfHeader::read(&first[..bytes]));
     let plan = plan(&client, TransportProtocol::Tcp, first);
-    let arrived_ns = client.arrived_ns;
-    let mut test = TestRun::begin(&mut client, reservation, PROTOCOL.name, PROTOCOL.name, plan);
-    let spawned = test.spawn(
-        1,
-        FlowRole::Receiver,
-        stream.into(),
-        move |context, socket| {
-            respond_on_stream(
-                context,
-                socket,
-                IDLE_TIMEOUT,
-                arrived_ns,
-                &mut SockperfServer::default(),
-            )
-        },
-    );
-    test.conclude(spawned, RemoteReport::default);
+    let responder = SockperfServer::default();
+    respond_to_stream(PROTOCOL.name, plan, client, reservation, stream, responder);
 }
 
 impl StreamResponder for SockperfServer {

@@ -23,7 +23,7 @@ use linerate_session::third_party_record::flow_direction;
 use linerate_sys::clock::Nanos;
 use linerate_sys::cpu::ThreadUsage;
 use linerate_sys::{clock, socket};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::Socket;
 

@@ -178,7 +178,7 @@ impl InteropState {
     /// Logs a request of a client that the server cannot fulfil, with an alternative.
     pub fn reject_request(&self, protocol: &'static str, from: SocketAddr, request: &ErrorReport) {
         let key = RejectionKey {
-            reason: "wish",
+            reason: "test",
             protocol,
             from,
         };

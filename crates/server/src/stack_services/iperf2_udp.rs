@@ -3,7 +3,6 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::task::Poll;
 
-use linerate_protocol::amplification_guard::SendRejection;
 use linerate_protocol::iperf2::{
     DualTest, Iperf2Direction, Iperf2Settings, Iperf2UdpServer, PROTOCOL, QUIET_NS,
     REPORT_MIN_BYTES,
@@ -16,7 +15,9 @@ use linerate_sys::clock::Nanos;
 
 use super::is_on_link;
 use super::tcp_connection::NextStep;
-use crate::handlers::{DatagramAction, DatagramFlow, Iperf2Flow, Iperf2ReverseFlow};
+use crate::handlers::{
+    DatagramAction, DatagramFlow, Iperf2Flow, Iperf2ReverseFlow, send_time_limit_s,
+};
 use crate::interop_state::InteropState;
 
 /// Largest number of flows of a service.
@@ -278,8 +279,11 @@ impl Iperf2Peer {
                 PROTOCOL.name,
                 self.peer,
                 &ErrorReport::new(
-                    "datagrams are sent for at most 60 s to a client without a TCP connection that would show \
-                     it is still there",
+                    format!(
+                        "datagrams are sent for at most {} s to a client without a TCP connection that \
+                         would show it is still there",
+                        send_time_limit_s()
+                    ),
                     "a longer flow",
                     "use a shorter -t, or leave -u out",
                 ),
@@ -349,12 +353,9 @@ fn is_send_permitted(
     from: SocketAddr,
     settings: &Iperf2Settings,
 ) -> bool {
-    let address = from.ip();
-    if !interop.is_validated(address) {
-        interop.reject_response(PROTOCOL.name, from, SendRejection::Unvalidated { address });
-        return false;
-    }
-    settings.dual.is_none() || is_connect_back_permitted(stack, interop, from, settings.port)
+    interop.check_validated(PROTOCOL.name, from)
+        && (settings.dual.is_none()
+            || is_connect_back_permitted(stack, interop, from, settings.port))
 }
 
 /// Returns whether a port that a client names may be connected to. A rejection is logged.

@@ -296,6 +296,10 @@ fn uncopied_payload_is_not_verified() {
         plan.verify = true;
         plan.copies = copies;
         let error = try_run(plan).unwrap_err();
-        assert_eq!(error.exit_code(), linerate_record::exit::USAGE, "{error}");
+        assert_eq!(
+            error.exit_code(),
+            linerate_record::exit_codes::USAGE,
+            "{error}"
+        );
     }
 }

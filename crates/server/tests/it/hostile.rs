@@ -19,7 +19,7 @@ use linerate_protocol::control::{
     Heartbeat, Hello, Propose, Reject, RequestedSettings, SenderTotals, StartRun,
 };
 use linerate_record::event::{Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::facts::HostFacts;
 use linerate_record::plan::{
     CpuList, Direction, PerEnd, Plan, RunKind, SendCopy, TimestampLevel, TransportProtocol,
@@ -503,7 +503,7 @@ fn a_busy_server_is_retried() {
     let plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
     let busy = run(plan.clone()).unwrap_err();
     assert!(matches!(busy, SessionError::PeerBusy { .. }), "{busy}");
-    assert_eq!(busy.exit_code(), exit::PEER);
+    assert_eq!(busy.exit_code(), exit_codes::PEER);
     let later = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(500));
         drop(peer);
@@ -524,7 +524,7 @@ fn memory_has_a_budget() {
     // A thread and a buffer for each.
     plan.wait = Some(PerEnd::same(WaitMode::Block));
     let error = run(plan).unwrap_err();
-    assert_eq!(error.exit_code(), exit::USAGE, "{error}");
+    assert_eq!(error.exit_code(), exit_codes::USAGE, "{error}");
     assert!(
         error.to_string().contains("all tests together may use"),
         "{error}"
@@ -536,10 +536,12 @@ fn memory_has_a_budget() {
 fn invalid_values_in_a_proposal_are_rejected() {
     type Change = fn(&mut Plan);
     let changes: [(&str, u8, Change); 4] = [
-        ("streams", exit::USAGE, |p| p.streams = u32::MAX),
-        ("time", exit::USAGE, |p| p.duration_ns = Some(u64::MAX)),
-        ("text", exit::USAGE, |p| p.host = "x".repeat(100_000)),
-        ("congestion control", exit::MISSING, |p| {
+        ("streams", exit_codes::USAGE, |p| p.streams = u32::MAX),
+        ("time", exit_codes::USAGE, |p| {
+            p.duration_ns = Some(u64::MAX)
+        }),
+        ("text", exit_codes::USAGE, |p| p.host = "x".repeat(100_000)),
+        ("congestion control", exit_codes::MISSING, |p| {
             p.congestion_control = Some("nonesuch".to_owned());
             p.congestion_control_requested = true;
         }),
@@ -606,7 +608,10 @@ fn processors_are_kept_busy_from_the_start_on() {
     }
     // With another test there are fewer left, and never more than CPUs.
     let processors = std::thread::available_parallelism().unwrap().get() as u32;
-    for (threads, code) in [(processors, exit::PEER), (processors + 1, exit::USAGE)] {
+    for (threads, code) in [
+        (processors, exit_codes::PEER),
+        (processors + 1, exit_codes::USAGE),
+    ] {
         plan.round_trip.load_threads.server = threads;
         match ManualPeer::propose(server.port, plan.clone()).1 {
             Frame::Reject(rejection) => assert_eq!(rejection.exit_code, code, "{rejection:?}"),
@@ -823,7 +828,7 @@ fn descriptors_beyond_a_select_set_are_rejected() {
     plan.wait = Some("select".parse().unwrap());
     let error = run(plan).unwrap_err();
     drop(applied);
-    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    assert_eq!(error.exit_code(), exit_codes::MISSING, "{error}");
     assert!(error.to_string().contains("--wait select"), "{error}");
     server.end().unwrap();
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use linerate_protocol::control::PresharedKey;
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 use linerate_record::record::Record;
 use linerate_server::options::{InteropOptions, ServerOptions};
@@ -153,7 +153,7 @@ fn a_client_without_the_key_is_rejected_with_the_reason() {
         let text = format!("{problem:?}");
         assert!(text.contains(why), "{text}");
         assert!(text.contains("--key"), "{text}");
-        assert_eq!(error.exit_code(), exit::PEER);
+        assert_eq!(error.exit_code(), exit_codes::PEER);
     }
 }
 

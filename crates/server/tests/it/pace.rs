@@ -1,7 +1,7 @@
 //! Paced loads over loopback: the intended rate is kept, or the record has a warning.
 
 use crate::common::{TestServer, caveats, run, try_run};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::ids::LossPoint;
 use linerate_record::pace::{PaceBurst, PacingMethod};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
@@ -82,7 +82,7 @@ fn a_rate_that_no_layer_keeps_is_noted() {
             plan.rate_bps = Some(40_000_000);
             plan.pace.method = by;
             let record = match try_run(plan) {
-                Err(error) if error.exit_code() == exit::MISSING => {
+                Err(error) if error.exit_code() == exit_codes::MISSING => {
                     println!("skipped: {error}");
                     continue;
                 }

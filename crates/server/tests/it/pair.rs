@@ -12,7 +12,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_record::event::{Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::plan::{PerEnd, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode};
 use linerate_record::record::Record;
 use linerate_server::options::{Grant, ServerOptions};
@@ -98,7 +98,7 @@ fn run_if_possible(plan: Plan) -> Option<Record> {
             assert!(failure.is_none(), "{failure:?}");
             Some(record)
         }
-        Err(error) if error.exit_code() == exit::MISSING => {
+        Err(error) if error.exit_code() == exit_codes::MISSING => {
             println!("not to be had here: {error}");
             None
         }
@@ -116,7 +116,7 @@ fn buffers_are_forced_only_where_that_is_granted() {
         // Only where the system's limit permits as much to every user.
         Ok((record, _)) => assert!(!record.plan.forced_buffers.server),
         Err(error) => {
-            assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+            assert_eq!(error.exit_code(), exit_codes::MISSING, "{error}");
             println!("{error}: {}", error.to_report());
         }
     }
@@ -276,7 +276,7 @@ fn an_unknown_congestion_control_is_rejected_before_any_traffic() {
     plan.congestion_control_requested = true;
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
-    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    assert_eq!(error.exit_code(), exit_codes::MISSING, "{error}");
     server.end().unwrap();
 }
 
@@ -293,7 +293,7 @@ fn idle_states_are_limited_only_where_permitted() {
         Ok((record, _)) => assert!(record.plan.hold_latency),
         Err(error) => {
             println!("no /dev/cpu_dma_latency for this user: {error}");
-            assert_eq!(error.exit_code(), exit::MISSING);
+            assert_eq!(error.exit_code(), exit_codes::MISSING);
         }
     }
     server.end().unwrap();
@@ -330,7 +330,7 @@ fn scheduling_needs_a_grant_at_the_server() {
     plan.sched = PerEnd::same(SchedPolicy::Fifo(1));
     let stop = AtomicBool::new(false);
     let error = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
-    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    assert_eq!(error.exit_code(), exit_codes::MISSING, "{error}");
     plan.sched = PerEnd::same(SchedPolicy::Nice(5));
     assert!(run(plan).summary.round_trips.unwrap() > 0);
     server.end().unwrap();
@@ -351,6 +351,6 @@ fn processors_are_kept_busy_only_where_that_is_granted() {
     };
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
-    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    assert_eq!(error.exit_code(), exit_codes::MISSING, "{error}");
     server.end().unwrap();
 }

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{TestServer, run, try_run};
 use linerate_record::cost::MAX_STREAMS_IN_SERIES;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::record::Record;
 
@@ -161,7 +161,7 @@ fn streams_beyond_the_open_files_are_rejected_before_any_traffic() {
     let mut plan = plan(&server, TransportProtocol::Tcp, limit as u32);
     plan.wait = Some(PerEnd::same(WaitMode::Epoll));
     let error = try_run(plan).unwrap_err();
-    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    assert_eq!(error.exit_code(), exit_codes::MISSING, "{error}");
     assert!(error.to_report().next_step.contains("ulimit -n"), "{error}");
 }
 
@@ -175,7 +175,7 @@ fn sleeping_calls_do_not_go_with_fewer_threads() {
     });
     plan.wait = Some(PerEnd::same(WaitMode::Block));
     let error = try_run(plan).unwrap_err();
-    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    assert_eq!(error.exit_code(), exit_codes::MISSING, "{error}");
     assert!(
         error.to_report().situation.contains("serves only one"),
         "{error}"

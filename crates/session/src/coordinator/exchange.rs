@@ -8,7 +8,7 @@ use linerate_record::plan::{Plan, TransportProtocol};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::call_times::CallStats;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampLog;
 use linerate_workload::worker::WorkerHandle;
 
@@ -93,7 +93,7 @@ impl RunState<'_> {
             Frame::Sent(sent) => {
                 self.exchange.peer_totals_ns.get_or_insert(now);
                 for total in sent.flows {
-                    if let Some(flow) = find_flow(&self.coordinator.flows, total.id) {
+                    if let Some(flow) = find_flow(&self.coordinator.ready.flows, total.id) {
                         match total.packets {
                             Some(packets) => flow.shared.set_expected(packets),
                             None => flow.shared.set_sender_ended(),
@@ -118,6 +118,7 @@ impl RunState<'_> {
             Frame::Figures(more) => {
                 let capacity = self
                     .coordinator
+                    .ready
                     .flows
                     .len()
                     .saturating_sub(self.peer_figures.len());
@@ -149,6 +150,7 @@ impl RunState<'_> {
         // before the results.
         let all_done = self
             .coordinator
+            .ready
             .workers
             .iter()
             .all(WorkerHandle::is_finished);
@@ -203,7 +205,7 @@ impl RunState<'_> {
         if let Some(calls) = calls.filter(|calls| !calls.is_empty()) {
             frames.extend(TimestampLog::from_calls(calls).into_frames(0));
         }
-        frames.into_iter().try_for_each(|role| self.send(role))
+        frames.into_iter().try_for_each(|frame| self.send(frame))
     }
 
     /// Sends the results of this end: first its flows, at most `FLOWS_PER_FRAME` in a frame.

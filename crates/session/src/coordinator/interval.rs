@@ -11,7 +11,7 @@ use linerate_stats::histogram::Histogram;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::SocketWatch;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use linerate_workload::worker::WorkerHandle;
 
@@ -32,9 +32,9 @@ impl RunState<'_> {
     /// Returns the end of the running interval on the grid; `None` when the end of the run ends it.
     pub(super) fn next_interval_end(&self) -> Option<Nanos> {
         let end = self.run_clock.interval_end(self.slot_start_ns)?;
-        let last = self.end_ns.is_some_and(|run_end_ns| {
-            end >= run_end_ns || self.coordinator.barrier.phase.is_ending()
-        });
+        let last = self
+            .end_ns
+            .is_some_and(|run_end_ns| end >= run_end_ns || self.coordinator.phase().is_ending());
         (!last && self.exchange.local_results.is_none()).then_some(end)
     }
 
@@ -43,6 +43,7 @@ impl RunState<'_> {
         self.coordinator.plan.kind != RunKind::Latency
             || self
                 .coordinator
+                .ready
                 .flows
                 .iter()
                 .filter(|flow| flow.role == FlowRole::Sender)
@@ -109,6 +110,7 @@ impl RunState<'_> {
             Vec::with_capacity(if per_flow { plan.streams as usize } else { 0 });
         for flow in self
             .coordinator
+            .ready
             .flows
             .iter()
             .filter(|f| f.direction == direction)
@@ -147,7 +149,7 @@ impl RunState<'_> {
         let threads = (end_ns.saturating_sub(start_ns) >= MIN_THREAD_TIME_INTERVAL_NS)
             .then(|| {
                 self.thread_costs
-                    .interval_times(&self.coordinator.workers, direction, now)
+                    .interval_times(&self.coordinator.ready.workers, direction, now)
             })
             .flatten();
         let streams = self.stream_intervals(&totals_of_flows);
@@ -187,7 +189,7 @@ impl RunState<'_> {
         if self.coordinator.plan.protocol != TransportProtocol::Tcp {
             return None;
         }
-        let flows = (self.coordinator.flows.iter())
+        let flows = (self.coordinator.ready.flows.iter())
             .filter(|flow| flow.direction == direction && flow.role == FlowRole::Sender);
         let (before, last_read_ns) = self.tcp_sums.get(&direction).copied().unwrap_or_default();
         let last_read_ns = last_read_ns.max(self.run_clock.start_ns);
@@ -195,6 +197,7 @@ impl RunState<'_> {
         // The last interval is read in any case.
         let ended = self
             .coordinator
+            .ready
             .workers
             .iter()
             .all(WorkerHandle::is_finished);
@@ -216,7 +219,7 @@ impl RunState<'_> {
         let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
         let mut streams = Vec::with_capacity(counted.len());
         for &(id, totals) in counted {
-            let Some(flow) = find_flow(&self.coordinator.flows, id) else {
+            let Some(flow) = find_flow(&self.coordinator.ready.flows, id) else {
                 continue;
             };
             let is_sender = flow.role == FlowRole::Sender;

@@ -1,6 +1,6 @@
 //! Losses by loss point during a run, as far as their counters are visible.
 
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use linerate_host::snapshot::{egress_interface, is_local_address, loss_counters};
@@ -10,6 +10,7 @@ use linerate_record::plan::{Direction, Plan, TransportProtocol};
 
 use super::counter_snapshot::in_namespace;
 use super::{CounterLocation, CounterSnapshot, LabNetwork, PathLinks};
+use crate::dial::local_address_towards;
 
 /// Losses at one loss point since the view was opened, in the kernel's units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +49,7 @@ impl LiveLossView {
         let ipv6 = server.is_ipv6();
         let interface = egress_interface(server);
         let lab_path = network
-            .zip(local_address_towards(server))
+            .zip(local_address_towards(SocketAddr::new(server, 9)))
             .and_then(|(network, client)| PathLinks::in_network(network, client, server));
         let is_shared = lab_path.is_none();
         let at_this_host = |interface| CounterLocation {
@@ -143,20 +144,10 @@ fn full_buffer_counts(location: &CounterLocation, ipv6: bool) -> Option<[u64; 2]
     in_namespace(location, || loss_counters::read_udp_buffer_errors(ipv6)).ok()?
 }
 
-/// Returns the local address that the kernel uses towards `server`; sends nothing.
-fn local_address_towards(server: IpAddr) -> Option<IpAddr> {
-    let any = if server.is_ipv6() {
-        "[::]:0"
-    } else {
-        "0.0.0.0:0"
-    };
-    let socket = UdpSocket::bind(any).ok()?;
-    socket.connect((server, 9)).ok()?;
-    socket.local_addr().ok().map(|address| address.ip())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::net::UdpSocket;
+
     use linerate_record::plan::RunKind;
 
     use super::*;

@@ -151,8 +151,8 @@ impl FrameRegion {
     /// Maps the memory and touches all pages, so that no page fault occurs later.
     ///
     /// # Errors
-    /// [`FrameRegionError::BadPlan`] if the sizes are invalid; [`FrameRegionError::NoMemory`] if the kernel
-    /// cannot provide the memory.
+    /// [`FrameRegionError::BadPlan`] if the sizes are invalid; [`FrameRegionError::NoMemory`] if the
+    /// kernel cannot provide the memory.
     pub fn new(plan: MemoryPlan) -> Result<Self, FrameRegionError> {
         let bad_plan = |why| FrameRegionError::BadPlan { reason: why };
         if plan.frames == 0 {

@@ -9,9 +9,8 @@ use linerate_record::plan::TransportProtocol;
 use linerate_sys::readiness::{Readiness, poll_any};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-use super::CONNECT_TIMEOUT;
 use super::options::{apply_options, set_multicast_options};
-use crate::{FlowOptions, PeerAddressing};
+use crate::{CONNECT_TIMEOUT, FlowOptions, PeerAddressing};
 
 /// Longest delay until a cancelled run is noticed.
 const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(50);

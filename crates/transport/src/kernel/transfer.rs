@@ -260,7 +260,7 @@ impl<W: SocketWait, R: CallRecorder> KernelTransport<W, R> {
             Ok(false) => return task::Poll::Pending,
             Err(error) => return task::Poll::Ready(Err(error)),
         }
-        // With several sockets no one may be polled for long.
+        // With several sockets none of them may be polled for long.
         let may_poll = self.open_count == 1 && !timeout.is_zero();
         let tries = if may_poll { W::RECEIVE_TRIES } else { 1 };
         let buffer = self.receive_buffer.prefix(max_bytes);

@@ -462,7 +462,8 @@ mod tests {
     use super::super::MAX_CALL_BYTES;
     use super::*;
     use crate::PeerAddressing;
-    use crate::flow_options::{FlowRole, flow_options};
+    use crate::flow_options::flow_options;
+    use crate::flow_role::FlowRole;
     use crate::payload_pattern::PayloadPattern;
     use crate::test_support::{run_on_stack, run_on_thread, start_stack};
     /// Bytes to move between stacks whose buffers are no multiple of a call's length.

@@ -9,7 +9,6 @@ use linerate_record::plan::TransportProtocol;
 use linerate_record::stack::StackFacts;
 use linerate_stack::{SocketId, TcpState};
 use linerate_sys::clock;
-use linerate_sys::clock::Nanos;
 
 use super::socket_table::{CopyBypass, NetstackSocket, SocketSlot};
 use super::{
@@ -18,10 +17,9 @@ use super::{
 };
 use crate::call_times::CallStats;
 use crate::kernel::SocketWatch;
-use crate::{FlowOptions, PeerAddressing, RunClock, TransportSetup, WorkerTransport};
-
-/// Longest time in which a connection may open: two retransmitted SYNs (1 s + 2 s) and a reserve.
-const CONNECT_TIMEOUT_NS: Nanos = 5_000_000_000;
+use crate::{
+    CONNECT_TIMEOUT_NS, FlowOptions, PeerAddressing, RunClock, TransportSetup, WorkerTransport,
+};
 
 /// Returns the unspecified address of the same family.
 fn unspecified_address(sample: SocketAddr) -> SocketAddr {
@@ -315,7 +313,8 @@ mod tests {
     use linerate_record::plan::{Plan, RunKind};
 
     use super::*;
-    use crate::flow_options::{FlowRole, flow_options};
+    use crate::flow_options::flow_options;
+    use crate::flow_role::FlowRole;
     use crate::test_support;
     /// Runs `work` on a stack with two TCP sockets.
     fn run_on_stack<R: Send + 'static>(

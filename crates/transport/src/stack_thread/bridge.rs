@@ -12,13 +12,10 @@ use linerate_stack::{SocketId, Stack, TcpState};
 use linerate_sys::clock::Nanos;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::{close_reason, connect_timeout_reason, stack_error};
+use crate::{CONNECT_TIMEOUT_NS, close_reason, connect_timeout_reason, stack_error};
 
 /// Buffer towards the stack: larger than any control frame except results.
 const BUFFER_BYTES: usize = 16 << 10;
-
-/// Longest time in which a connection may open.
-const CONNECT_TIMEOUT_NS: Nanos = 5_000_000_000;
 
 /// Local and remote address of an established connection.
 pub type ConnectionAddresses = (SocketAddr, SocketAddr);

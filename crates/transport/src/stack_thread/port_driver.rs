@@ -36,7 +36,7 @@ pub struct PortDriver {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Applies the processors and scheduling class of `threads.WHOSE` to the calling thread.
+/// Applies the processors and scheduling class of `threads.{thread_name}` to the calling thread.
 ///
 /// # Errors
 /// When the kernel or the user's permissions reject one of them.

@@ -12,14 +12,14 @@ use linerate_protocol::control::flow as wire;
 use linerate_record::plan::TransportProtocol;
 use linerate_stats::histogram::Histogram;
 use linerate_sys::clock::Nanos;
-use linerate_transport::{MAX_IDLE_NS, Transport};
+use linerate_transport::{MAX_IDLE_NS, SPIN_BEFORE_DEPARTURE_NS, Transport};
 
 use super::in_flight::{OutstandingRequest, OutstandingRequests};
 use super::request_tracker::{RequestTracker, ResponseCheck, write_short_number};
 use crate::device_timestamps::{TARGET_CODE_FORMAT, equals_outside};
 use crate::flow::{FlowEndResults, is_opening_datagram};
 use crate::send_schedule::SendSchedule;
-use crate::{OpenFlow, Progress, SPIN_BEFORE_DEPARTURE_NS, WorkerContext, Workload};
+use crate::{OpenFlow, Progress, WorkerContext, Workload};
 
 /// Time for which an interrupted run waits for outstanding responses.
 const INTERRUPTED_DRAIN_NS: Nanos = 20_000_000;

@@ -522,7 +522,7 @@ fn compare(payload: &[u8], request: &[u8], verify: bool) -> ResponseCheck {
 mod tests {
     use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
     use linerate_transport::RunClock;
-    use linerate_transport::flow_options::FlowRole;
+    use linerate_transport::flow_role::FlowRole;
 
     use super::*;
     use crate::flow::RunPhase;

@@ -359,7 +359,7 @@ mod tests {
         Direction, PerEnd, Plan, RunKind, SchedPolicy, SocketPlan, TransportProtocol, WaitMode,
     };
     use linerate_sys::cpu::ThreadEvents;
-    use linerate_transport::flow_options::FlowRole;
+    use linerate_transport::flow_role::FlowRole;
     use linerate_transport::{PeerAddressing, RunClock};
 
     use super::*;

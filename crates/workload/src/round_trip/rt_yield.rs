@@ -7,7 +7,7 @@
 use linerate_record::plan::{Direction, SchedPolicy, WaitMode};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 
 use crate::WorkerContext;
 

@@ -76,13 +76,12 @@ impl SlowCause {
             ),
             Self::Migrated(from, to) => format!("migrated from CPU {from} to {to}"),
             Self::Softirq(count) => format!("{count} softirqs of timers, scheduler or RCU"),
-            Self::QueueWait(time) => format!(
-                "arrived {} before the program received it",
-                format_nanos(time as f64)
-            ),
+            Self::QueueWait(time) => {
+                format!("waited {} in the receive queue", format_nanos(time as f64))
+            }
             Self::Unknown(None) => String::new(),
             Self::Unknown(Some(time)) => format!(
-                "received by the program {} after its arrival",
+                "no evidence here; received {} after its arrival",
                 format_nanos(time as f64)
             ),
         }
@@ -721,8 +720,8 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "arrived 290 us before the program received it",
-                "received by the program 4.00 us after its arrival"
+                "waited 290 us in the receive queue",
+                "no evidence here; received 4.00 us after its arrival"
             ]
         );
     }

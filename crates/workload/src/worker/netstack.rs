@@ -9,7 +9,7 @@ use linerate_sys::clock;
 use linerate_sys::cpu::ThreadUsage;
 use linerate_sys::thread::ThreadId;
 use linerate_transport::call_times::{CallTimer, CallTracer};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackThread;
 use linerate_transport::{NetstackTransport, RecordingNetstack, WorkerTransport};
 

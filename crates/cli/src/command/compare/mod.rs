@@ -12,7 +12,7 @@ use linerate_record::comparison::{
     compare_pairs, min_samples,
 };
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::figure;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
@@ -421,11 +421,11 @@ fn finish_comparison(
         return Ok(failure.code);
     }
     Ok(match verdict {
-        _ if interrupted => exit::INTERRUPTED,
-        _ if regression => exit::GATE,
-        ComparisonVerdict::Undecided => exit::UNDECIDED,
+        _ if interrupted => exit_codes::INTERRUPTED,
+        _ if regression => exit_codes::GATE,
+        ComparisonVerdict::Undecided => exit_codes::UNDECIDED,
         ComparisonVerdict::Faster | ComparisonVerdict::Slower | ComparisonVerdict::NoDifference => {
-            exit::OK
+            exit_codes::OK
         }
     })
 }

@@ -20,7 +20,7 @@ use linerate_packet::frame::FrameSpec;
 use linerate_port::caveats::no_carrier_warning;
 use linerate_port::{DropCause, FrameRunError, PortError, PortUrl, QueueTotals, RxDestination};
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::forward::{ForwardPort, PortTopology, QueueFigures};
 use linerate_record::plan::{CpuList, PerEnd, Plan, WaitMode};
 use linerate_report::forward::{
@@ -238,9 +238,9 @@ fn forward_until_stopped(
         return Ok(failure.code);
     }
     Ok(if interrupted {
-        exit::INTERRUPTED
+        exit_codes::INTERRUPTED
     } else {
-        exit::OK
+        exit_codes::OK
     })
 }
 

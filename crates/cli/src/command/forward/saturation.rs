@@ -10,7 +10,7 @@ use linerate_forwarder::{
 use linerate_host::stop_flag::StopFlag;
 use linerate_port::{FrameRunError, PortUrl};
 use linerate_record::event::{ErrorReport, Event, EventKind};
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::forward::{SaturationPoint, circulates};
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
@@ -65,9 +65,9 @@ pub fn run(
     };
     output.write_set(&set, &[])?;
     Ok(if interrupted {
-        exit::INTERRUPTED
+        exit_codes::INTERRUPTED
     } else {
-        exit::OK
+        exit_codes::OK
     })
 }
 

@@ -13,7 +13,7 @@ use linerate_forwarder::{ForwardRun, ForwardSettings, Forwarder, RunTimes, plan,
 use linerate_host::stop_flag::StopFlag;
 use linerate_port::FrameRunError;
 use linerate_record::event::Event;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::forward::ForwardFigures;
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
@@ -128,7 +128,7 @@ pub fn run(
     // A user at a terminal has seen the failures; a script needs the exit code.
     let is_typed = continues && std::io::stdin().is_terminal();
     Ok(match code {
-        exit::OK if shell.has_failed && !is_typed => exit::FAILED,
+        exit_codes::OK if shell.has_failed && !is_typed => exit_codes::FAILED,
         code => code,
     })
 }
@@ -139,7 +139,7 @@ impl ForwardShell<'_> {
             return code;
         }
         if !continues {
-            return exit::OK;
+            return exit_codes::OK;
         }
         let mut lines = CommandInput::from_stdin(self.forwarder.numbers(), self.output.is_text());
         loop {
@@ -150,7 +150,7 @@ impl ForwardShell<'_> {
                     break line;
                 }
                 if self.stop.is_set() {
-                    return exit::INTERRUPTED;
+                    return exit_codes::INTERRUPTED;
                 }
                 self.forwarder.poll_background();
                 let packets = self.forwarder.take_descriptions();
@@ -176,10 +176,10 @@ impl ForwardShell<'_> {
                         return code;
                     }
                 }
-                ShellInput::End => return exit::OK,
+                ShellInput::End => return exit_codes::OK,
                 ShellInput::Interrupted => {
                     self.interrupted = true;
-                    return exit::INTERRUPTED;
+                    return exit_codes::INTERRUPTED;
                 }
             }
         }
@@ -189,8 +189,8 @@ impl ForwardShell<'_> {
     /// which also ends a script.
     fn run_line_or_stop(&mut self, line: &str) -> Option<u8> {
         match self.run_line(line) {
-            true => Some(exit::OK),
-            false => self.stop.is_set().then_some(exit::INTERRUPTED),
+            true => Some(exit_codes::OK),
+            false => self.stop.is_set().then_some(exit_codes::INTERRUPTED),
         }
     }
 

@@ -19,7 +19,7 @@ use linerate_experiment::{
 };
 use linerate_host::doctor::{cache_line::NEAR_LIMIT, measure_processor_distance};
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::experiment::{CoreDistance, KnobValues};
 use linerate_record::run_set::RunSet;
 use linerate_report::html;
@@ -75,7 +75,7 @@ fn run_experiment(args: &RunArgs, output: &mut CommandOutput) -> Result<u8, Comm
             &list,
             &list_style(),
         ));
-        return Ok(exit::OK);
+        return Ok(exit_codes::OK);
     }
     let (request, experiment, done, journal) = match (&args.resume, &args.experiment) {
         (Some(name), _) => {
@@ -85,7 +85,7 @@ fn run_experiment(args: &RunArgs, output: &mut CommandOutput) -> Result<u8, Comm
         }
         (None, Some(name)) if args.print => {
             print_stdout(experiment_text(name)?.trim_end());
-            return Ok(exit::OK);
+            return Ok(exit_codes::OK);
         }
         (None, Some(name)) => {
             let text = experiment_text(name)?;
@@ -97,7 +97,7 @@ fn run_experiment(args: &RunArgs, output: &mut CommandOutput) -> Result<u8, Comm
     };
     if args.print_lab {
         print_stdout(lab_file_of(&experiment)?.trim_end());
-        return Ok(exit::OK);
+        return Ok(exit_codes::OK);
     }
     let location = match &request.on {
         Some(host) => RunLocation::Host(host.parse()?),
@@ -260,9 +260,9 @@ fn run_experiment(args: &RunArgs, output: &mut CommandOutput) -> Result<u8, Comm
         .as_ref()
         .is_some_and(|result| result.has_missed_shape());
     Ok(match (stop.is_set(), has_misses) {
-        (true, _) => exit::INTERRUPTED,
-        (_, true) => exit::GATE,
-        _ => exit::OK,
+        (true, _) => exit_codes::INTERRUPTED,
+        (_, true) => exit_codes::GATE,
+        _ => exit_codes::OK,
     })
 }
 

@@ -227,7 +227,7 @@ fn result_of(set: &RunSet) -> Option<&ExperimentResult> {
 #[cfg(test)]
 mod tests {
     use jiff::Timestamp;
-    use linerate_record::exit;
+    use linerate_record::exit_codes;
     use linerate_record::run_set::{SET_SCHEMA, SetResult};
 
     use super::*;
@@ -312,7 +312,7 @@ mod tests {
             write(file, text);
             let (code, message) = check(label).unwrap_err();
             assert!(
-                code == exit::USAGE && message.contains(expected),
+                code == exit_codes::USAGE && message.contains(expected),
                 "{code} {message}"
             );
         }

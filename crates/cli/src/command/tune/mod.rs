@@ -10,7 +10,7 @@ mod verification;
 use jiff::Timestamp;
 use linerate_record::comparison::{BetterWhen, Comparison, ComparisonVerdict};
 use linerate_record::event::ErrorReport;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::figure;
 use linerate_record::ids::TuneStage;
 use linerate_record::record::Record;
@@ -94,7 +94,7 @@ fn restore_settings(output: &CommandOutput) -> Result<u8, CommandFailure> {
         .iter()
         .for_each(|restored_note| output.report_progress(restored_note));
     let Some(first) = restored.errors.first() else {
-        return Ok(exit::OK);
+        return Ok(exit_codes::OK);
     };
     let count = match restored.errors.len() {
         1 => "1 setting".to_owned(),
@@ -281,8 +281,8 @@ fn run_tune(args: &TuneArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
         return Ok(failure.code);
     }
     Ok(match complete {
-        true => exit::OK,
-        false => exit::INTERRUPTED,
+        true => exit_codes::OK,
+        false => exit_codes::INTERRUPTED,
     })
 }
 

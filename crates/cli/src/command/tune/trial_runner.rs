@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::comparison::BetterWhen;
-use linerate_record::exit;
+use linerate_record::exit_codes;
 use linerate_record::expect::NamedFigure;
 use linerate_record::experiment::KnobValues;
 use linerate_record::record::Record;
@@ -125,7 +125,7 @@ impl<'a> TrialRunner<'a> {
             // A server that responds at the start setting fails at this setting only, like a board
             // that does not boot with it.
             Err(SeriesEnd::Failed(failure))
-                if failure.code != exit::PEER || self.start_responds(point)? =>
+                if failure.code != exit_codes::PEER || self.start_responds(point)? =>
             {
                 return Ok(rejected(rejection_reason(&failure)));
             }
@@ -228,7 +228,7 @@ impl<'a> TrialRunner<'a> {
 fn rejection_reason(failure: &CommandFailure) -> String {
     let problem = &failure.problem;
     match failure.code {
-        exit::MISSING => format!("{problem} ({})", problem.next_step),
+        exit_codes::MISSING => format!("{problem} ({})", problem.next_step),
         _ => problem.to_string(),
     }
 }
@@ -244,10 +244,13 @@ mod tests {
         let problem = ErrorReport::new("not allowed for ordinary users", "-C cubic", "run as root");
         for (code, expected) in [
             (
-                exit::MISSING,
+                exit_codes::MISSING,
                 "-C cubic: not allowed for ordinary users (run as root)",
             ),
-            (exit::FAILED, "-C cubic: not allowed for ordinary users"),
+            (
+                exit_codes::FAILED,
+                "-C cubic: not allowed for ordinary users",
+            ),
         ] {
             let problem = problem.clone();
             assert_eq!(

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use linerate_packet::frame::MIN_FRAME_BYTES;
 use linerate_stats::units::{
     BitRate, format_exact_duration, format_exact_rate, format_exact_share, parse_duration,
     parse_fraction,
@@ -12,8 +13,6 @@ use crate::stream::{FromOptions, parse_options};
 /// Bytes of a frame on an Ethernet link beyond those that ports count: preamble 7, SFD 1, FCS 4,
 /// gap 12 (IEEE 802.3).
 const LINE_OVERHEAD_BYTES: u64 = 24;
-/// Minimum frame length without FCS (IEEE 802.3).
-const MIN_FRAME_BYTES: u64 = 60;
 /// Default maximum of frames in the link: the usual transmit queue length of Linux (txqueuelen).
 const DEFAULT_LIMIT: u32 = 1000;
 
@@ -338,7 +337,7 @@ impl LinkEmulation {
         let Some(rate) = self.plan.rate_bps else {
             return now_ns;
         };
-        let bits = (u64::from(bytes).max(MIN_FRAME_BYTES) + LINE_OVERHEAD_BYTES) * 8;
+        let bits = (u64::from(bytes).max(MIN_FRAME_BYTES as u64) + LINE_OVERHEAD_BYTES) * 8;
         let (free_ns, rest) = match self.line_free_at {
             (free_ns, rest) if free_ns >= now_ns => (free_ns, rest),
             _ => (now_ns, 0),
@@ -474,7 +473,7 @@ mod tests {
 
     /// One minute of a bad link in simulated time, the same on every run.
     #[test]
-    fn shares_are_as_asked_for() {
+    fn fractions_are_as_configured() {
         let run = || {
             let mut link =
                 link("delay=1ms,loss=1%,reorder=2%,duplicate=3%,corrupt=4%,limit=100000");

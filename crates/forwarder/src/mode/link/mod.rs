@@ -131,21 +131,13 @@ impl ForwardMode for Link {
         let mut handled = stream.receive(pool);
         // Read after the poll: a preemption before it would otherwise let frames leave too early.
         let now = clock::now();
-        for _ in 0..handled {
-            let mut first = None;
-            stream.burst.take_front(|frame| match first {
-                None => {
-                    first = Some(frame);
-                    Ok(())
-                }
-                Some(_) => Err(frame),
-            });
-            if let Some(frame) = first
-                && !self.accept(now, frame, pool, memory)
-            {
-                stream.consumed += 1;
+        let consumed = &mut stream.consumed;
+        stream.burst.take_front(|frame| {
+            if !self.accept(now, frame, pool, memory) {
+                *consumed += 1;
             }
-        }
+            Ok(())
+        });
         while !stream.burst.is_full()
             && self
                 .frames

@@ -27,13 +27,18 @@ fn options(line_bps: Option<u64>) -> SuiteOptions {
 
 /// A device that forwards `capacity` frames per second and has a buffer, behind a generator with
 /// its own limit.
-fn trial(ask: &SuiteTrial, capacity: f64, buffer: f64, generator: f64) -> SuiteTrialResult {
-    let offered = ask.load.unwrap_or(f64::INFINITY).min(generator);
-    let seconds = match ask.amount {
+fn simulate_trial(
+    trial: &SuiteTrial,
+    capacity: f64,
+    buffer: f64,
+    generator: f64,
+) -> SuiteTrialResult {
+    let offered = trial.load.unwrap_or(f64::INFINITY).min(generator);
+    let seconds = match trial.amount {
         TrialAmount::Time(seconds) => seconds,
         TrialAmount::Frames(frames) => frames as f64 / offered,
     };
-    let sent = match ask.amount {
+    let sent = match trial.amount {
         // The first frame is sent at once.
         TrialAmount::Time(_) => (offered * seconds).round().max(1.0),
         TrialAmount::Frames(frames) => frames as f64,
@@ -45,7 +50,7 @@ fn trial(ask: &SuiteTrial, capacity: f64, buffer: f64, generator: f64) -> SuiteT
         duration_ns: (seconds * 1e9) as u64,
         offered_fps: offered,
         forwarding_fps: arrived / seconds,
-        load_met: ask.load.is_none_or(|load| offered >= load * 0.99),
+        load_met: trial.load.is_none_or(|load| offered >= load * 0.99),
         ..SuiteTrialResult::default()
     }
 }
@@ -58,8 +63,8 @@ fn run(
 ) -> (Vec<SizeCapacity>, u32) {
     let mut suite = Rfc2544Suite::new(options);
     let mut trials_done = 0;
-    while let Some(ask) = suite.propose() {
-        suite.record(ask, &trial(&ask, capacity, buffer, generator));
+    while let Some(trial) = suite.propose() {
+        suite.record(trial, &simulate_trial(&trial, capacity, buffer, generator));
         trials_done += 1;
         assert!(trials_done < 5000);
     }
@@ -189,12 +194,12 @@ fn later_loss_below_the_throughput_is_reported() {
             sizes: vec![("64".to_owned(), 64.0)],
             ..options(Some(1_000_000_000))
         });
-        while let Some(ask) = suite.propose() {
-            let capacity = match ask.test {
+        while let Some(trial) = suite.propose() {
+            let capacity = match trial.test {
                 SuiteTest::Throughput => 60_000.0,
                 _ => later_capacity,
             };
-            suite.record(ask, &trial(&ask, capacity, 0.0, 1e9));
+            suite.record(trial, &simulate_trial(&trial, capacity, 0.0, 1e9));
         }
         let throughput = &suite.results()[0].throughput[0];
         // Half of the throughput is the lowest load of the delay test that loses.
@@ -221,12 +226,12 @@ fn later_loss_below_the_throughput_is_reported() {
 fn a_trial_without_a_frame_is_made_again() {
     let mut suite = Rfc2544Suite::new(options(Some(1_000_000_000)));
     let mut trials_done = 0;
-    while let Some(ask) = suite.propose() {
+    while let Some(trial) = suite.propose() {
         let result = match trials_done % 3 {
             0 => SuiteTrialResult::default(),
-            _ => trial(&ask, 50_000.0, 0.0, 1e9),
+            _ => simulate_trial(&trial, 50_000.0, 0.0, 1e9),
         };
-        suite.record(ask, &result);
+        suite.record(trial, &result);
         trials_done += 1;
     }
     assert!(!suite.is_unable_to_send());
@@ -238,8 +243,8 @@ fn a_trial_without_a_frame_is_made_again() {
 fn an_interruption_keeps_what_is_known() {
     let mut suite = Rfc2544Suite::new(options(Some(1_000_000_000)));
     for _ in 0..4 {
-        let ask = suite.propose().unwrap();
-        suite.record(ask, &trial(&ask, 50_000.0, 0.0, 1e9));
+        let trial = suite.propose().unwrap();
+        suite.record(trial, &simulate_trial(&trial, 50_000.0, 0.0, 1e9));
     }
     suite.interrupt();
     assert!(suite.propose().is_none());

@@ -22,6 +22,7 @@ mod transmit;
 
 use std::io;
 
+use linerate_packet::frame::ETHERNET_HEADER_BYTES;
 use linerate_sys::af_packet::{PacketSocket, PromiscuousMode};
 use linerate_sys::af_xdp::netlink_xdp;
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
@@ -65,8 +66,9 @@ pub const KIND: PortKind = PortKind {
 /// Socket buffer bytes used by one waiting frame of 1500 bytes: the kernel counts half a page and
 /// its own bookkeeping (`skb->truesize`).
 const BUFFER_BYTES_PER_FRAME: u32 = 2304;
-/// Bytes of an Ethernet header: the shortest frame.
-const ETHERNET_HEADER_BYTES: usize = 14;
+/// Errors of an interface that is down or was removed.
+const INTERFACE_GONE: [i32; 3] = [libc::ENETDOWN, libc::ENODEV, libc::ENXIO];
+
 /// Plans frames by the interface's MTU if the URL has no `mtu=`.
 fn adapt_memory_plan(url: &PortUrl, plan: MemoryPlan) -> MemoryPlan {
     let frame_bytes = match linerate_sys::interface_ioctl::read_attributes(url.name()) {
@@ -197,18 +199,4 @@ fn permanent_error(error: io::Error) -> Option<io::Error> {
         Some(libc::EAGAIN | libc::EINTR | libc::ENOBUFS | libc::ENOMEM) => None,
         _ => Some(error),
     }
-}
-
-fn check_stopped(port: &str, error: Option<io::Error>) -> Result<(), PortError> {
-    let Some(error) = error else { return Ok(()) };
-    let why = match error.raw_os_error() {
-        Some(libc::ENETDOWN | libc::ENODEV | libc::ENXIO) => {
-            "its interface went down or was removed".to_owned()
-        }
-        _ => format!("the kernel rejected frames ({error})"),
-    };
-    Err(PortError::Stopped {
-        port: port.to_owned(),
-        reason: why,
-    })
 }

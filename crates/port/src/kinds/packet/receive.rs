@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use linerate_packet::checksum;
+use linerate_packet::frame::ETHERNET_HEADER_BYTES;
 use linerate_sys::af_packet::{
     MmsgReceive, PacketMeta, PacketSocket, PromiscuousMode, ReceiveRing, ReceiveV2, ReceiveV3,
 };
@@ -15,9 +16,10 @@ use linerate_sys::frames::frame_memory::FrameRegion;
 use linerate_sys::frames::frame_pool::FramePool;
 use linerate_sys::interface_ioctl::LinkAttributes;
 
-use super::{ETHERNET_HEADER_BYTES, check_stopped, length_error, permanent_error, set_buffer};
+use super::{INTERFACE_GONE, length_error, permanent_error, set_buffer};
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
+use crate::kinds::check_stopped;
 use crate::port_url::{PortUrl, RxDestination};
 use crate::queue::RxQueue;
 
@@ -229,6 +231,7 @@ impl RxQueue for PacketReceive {
         check_stopped(
             &self.port,
             error.or(self.socket.take_error().ok().flatten()),
+            &INTERFACE_GONE,
         )
     }
 

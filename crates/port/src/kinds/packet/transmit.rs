@@ -8,9 +8,10 @@ use linerate_sys::frames::burst::Burst;
 use linerate_sys::frames::frame_pool::FramePool;
 use linerate_sys::interface_ioctl::LinkAttributes;
 
-use super::{check_stopped, length_error, permanent_error, set_buffer};
+use super::{INTERFACE_GONE, length_error, permanent_error, set_buffer};
 use crate::counters::{DropCause, QueueCounters};
 use crate::error::PortError;
+use crate::kinds::check_stopped;
 use crate::port_url::PortUrl;
 use crate::queue::TxQueue;
 
@@ -147,6 +148,7 @@ impl TxQueue for PacketTransmit {
         check_stopped(
             &self.port,
             error.or(self.socket.take_error().ok().flatten()),
+            &INTERFACE_GONE,
         )
     }
 }

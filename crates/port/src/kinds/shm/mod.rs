@@ -259,7 +259,7 @@ impl TxQueue for ShmTransmit {
             return 0;
         }
         if self.ring.is_none() {
-            // The peer may have connected by now. Its first frames want a reply, which a loop that
+            // The peer may have connected by now. Its first frames need a reply, which a loop that
             // does not retry would drop.
             self.poll_peer();
         }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, thread};
 
+use linerate_packet::frame::ETHERNET_HEADER_BYTES;
 use linerate_sys::af_xdp::frames_in_flight::InFlightFrames;
 use linerate_sys::af_xdp::mapped_rings::{ReceiveRings, StaleFrame, TransmitRings};
 use linerate_sys::af_xdp::xsk_socket::{XdpSocket, XskStatistics};
@@ -20,8 +21,6 @@ use crate::error::PortError;
 use crate::kinds::xdp::attachment::ProgramAttachment;
 use crate::queue::{RxQueue, TxQueue};
 
-/// Bytes of an Ethernet header: a shorter frame is invalid, and may cause errors in a driver.
-const MIN_FRAME_BYTES: u16 = 14;
 /// Frames added to the fill ring at once, when so many have come back: a burst at a time keeps the
 /// ring nearly full and writes its shared index once per 32 frames.
 const REFILL_FRAMES: u32 = BURST_FRAMES as u32;
@@ -319,9 +318,10 @@ impl TxQueue for XdpTransmit {
         let (mut sent, mut bytes) = (0_usize, 0_u64);
         let taken = burst.take_front(|frame| {
             let length = frame.len();
-            // The kernel drops an invalid frame without returning it, so it must not get one.
+            // The kernel drops an invalid frame without returning it, so it must not get one. A frame
+            // without a whole header may also cause errors in a driver.
             let drop_cause = match length {
-                0..MIN_FRAME_BYTES => Some(DropCause::Invalid),
+                _ if usize::from(length) < ETHERNET_HEADER_BYTES => Some(DropCause::Invalid),
                 _ if length > self.max_frame_bytes => Some(DropCause::TooLong),
                 _ => None,
             };

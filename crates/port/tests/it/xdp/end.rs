@@ -105,7 +105,14 @@ impl TestPort {
     }
 }
 
-/// Receives `wanted` frames while `local` continues to send; checks all bytes and returns the
+/// Opens two ports over memory of their own at the ends of a new veth pair, or prints what is missing.
+pub fn open_pair(a: &str, b: &str) -> Option<(TestPort, TestPort)> {
+    net::pair(1);
+    let memory = net::memory(&[a, b]);
+    Some((TestPort::open(a, &memory)?, TestPort::open(b, &memory)?))
+}
+
+/// Receives `count` frames while `local` continues to send; checks all bytes and returns the
 /// numbers.
 pub fn receive(local: &mut TestPort, remote: &mut TestPort, count: usize) -> Vec<u32> {
     let mut burst = Burst::new();
@@ -132,7 +139,7 @@ pub fn receive(local: &mut TestPort, remote: &mut TestPort, count: usize) -> Vec
     numbers
 }
 
-/// Waits until the receive counters satisfy `wanted`, while `local` continues to send.
+/// Waits until the receive counters satisfy `is_settled`, while `local` continues to send.
 pub fn settle(
     local: &mut TestPort,
     remote: &mut TestPort,

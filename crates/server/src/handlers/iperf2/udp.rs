@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use linerate_protocol::amplification_guard::{SendCredit, SendRejection, VALIDATION_LIFETIME_NS};
+use linerate_protocol::amplification_guard::{SendCredit, VALIDATION_LIFETIME_NS};
 use linerate_protocol::iperf2::datagram::{
     ENDS_WITHOUT_REPLY, HEADER_BYTES, read_header, write_end, write_number,
 };
@@ -15,20 +15,21 @@ use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::TransportProtocol;
 use linerate_record::record::Caveat;
+use linerate_session::dial::with_port;
 use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
+use super::super::AcceptedClient;
 use super::super::short_flow::has_second_datagram;
 use super::super::test_run::{FLOW_SILENCE_TIMEOUT, TestRun};
 use super::super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, OneWayDelays,
     SendPlan, SequenceStats, receive_datagrams, send_datagrams,
 };
-use super::super::{AcceptedClient, with_port};
 use super::{DUAL_ALTERNATIVE, REVERSE_FLOW_ID, agent, plan, send_plan};
 use crate::interop_limits::InteropLimits;
 use crate::interop_state::{IncomingFlow, InteropState};
@@ -134,17 +135,7 @@ pub fn rejects_flow(
         }
         return true;
     };
-    server.direction() != Iperf2Direction::Forward && !is_validated(protocol, interop, from)
-}
-
-/// Returns whether payload may be sent to an address that has only sent UDP; a rejection is logged.
-fn is_validated(protocol: &'static str, interop: &InteropState, from: SocketAddr) -> bool {
-    let address = from.ip();
-    let validated = interop.is_validated(address);
-    if !validated {
-        interop.reject_response(protocol, from, SendRejection::Unvalidated { address });
-    }
-    validated
+    server.direction() != Iperf2Direction::Forward && !interop.check_validated(protocol, from)
 }
 
 fn start_flows(
@@ -248,7 +239,7 @@ fn start_flows(
     let interop = &accepted.server.interop;
     let may_connect =
         || interop.may_connect_back(protocol, accepted.peer, settings.port, DUAL_ALTERNATIVE);
-    if !is_validated(protocol, interop, accepted.peer) || !may_connect() {
+    if !interop.check_validated(protocol, accepted.peer) || !may_connect() {
         return Ok(());
     }
     let connect = || {
@@ -280,7 +271,7 @@ fn bounded_send_plan(test: &mut TestRun, settings: &Iperf2Settings) -> SendPlan 
     let requested = requested_send_plan(settings, test.limits());
     let (send_plan, is_time_limited) = limit_send_time(requested, clock::now());
     if is_time_limited {
-        let seconds = SEND_TIME_LIMIT_NS / 1_000_000_000;
+        let seconds = send_time_limit_s();
         test.add_caveat(Caveat::new(
             CaveatId::CutShort,
             format!(
@@ -290,6 +281,11 @@ fn bounded_send_plan(test: &mut TestRun, settings: &Iperf2Settings) -> SendPlan 
         ));
     }
     send_plan
+}
+
+/// Returns the limit of the time that a client is sent datagrams, in seconds.
+pub fn send_time_limit_s() -> u64 {
+    SEND_TIME_LIMIT_NS / 1_000_000_000
 }
 
 /// Limits a send plan to [`SEND_TIME_LIMIT_NS`], and returns whether that ends it early.

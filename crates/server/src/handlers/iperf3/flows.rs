@@ -12,7 +12,7 @@ use linerate_record::plan::{Direction, Plan, RunKind};
 use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use linerate_workload::sequence_tracker::SequenceTracker;
 

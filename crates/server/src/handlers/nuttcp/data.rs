@@ -12,12 +12,13 @@ use linerate_protocol::nuttcp::{
     NuttcpUdpReceiver, NuttcpUdpSender,
 };
 use linerate_protocol::sniff::TransportKind;
+use linerate_session::dial::with_port;
 use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::Readiness;
 use linerate_sys::socket::MessageFlags;
 use linerate_sys::{clock, readiness, socket};
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 use socket2::{Domain, SockAddr, Socket, Type};
 
@@ -27,7 +28,7 @@ use super::super::worker::{
     DatagramAction, DatagramFlow, FlowFailure, FlowWorkerContext, FlowWorkerResult, POLL_INTERVAL,
     SendPlan, SequenceStats, UnreachableCounter, receive_datagrams, receive_stream, send_stream,
 };
-use super::super::{AcceptedClient, set_tos, with_port};
+use super::super::{AcceptedClient, set_tos};
 use crate::interop_limits::InteropLimits;
 use crate::interop_state::{ExpectationGuard, ExpectedFlow, IncomingFlow, canonical};
 

@@ -9,7 +9,7 @@ use linerate_session::interval_series::MAX_INTERVALS;
 use linerate_session::tcp_info_sums::TcpSums;
 use linerate_sys::clock::Nanos;
 use linerate_sys::socket;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 use linerate_workload::flow_counters::PayloadTotals;
 
 use super::{FLOW_SILENCE_TIMEOUT, INTERVAL_NS, TestRun};

@@ -13,7 +13,7 @@ use linerate_session::error::SessionError;
 use linerate_session::setup::host_facts;
 use linerate_session::third_party_record::{FlowCounts, InteropTest, local_results};
 use linerate_sys::cpu::ThreadUsage;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 
 use super::{MIN_LAST_INTERVAL_NS, MIN_ONLY_INTERVAL_NS, TestRun, TestWorker};
 use crate::handlers::worker::{FlowFailure, FlowWorkerResult};

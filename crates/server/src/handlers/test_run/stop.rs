@@ -8,7 +8,7 @@ use linerate_record::ids::CaveatId;
 use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
-use linerate_transport::flow_options::FlowRole;
+use linerate_transport::flow_role::FlowRole;
 
 use super::TestRun;
 use crate::interop_limits::time_limit_caveat;

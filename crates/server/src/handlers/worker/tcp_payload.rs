@@ -107,9 +107,10 @@ pub fn send_stream(
     let mut pacer = send_plan.pacer(start_ns, write_bytes);
     let idle_ns = send_plan.idle_timeout.as_nanos() as u64;
     let (mut index, mut block_left) = (0, send_plan.block_bytes);
-    let (mut last, mut uses_short_timeout) = (clock::now(), false);
+    let (mut last, mut uses_short_timeout) = (start_ns, false);
+    // Read after each call that takes time: one read serves a write and the next decision.
+    let mut now = start_ns;
     loop {
-        let now = clock::now();
         if send_plan.is_over(&context.signals, now, result.totals.bytes) {
             break;
         }
@@ -125,6 +126,7 @@ pub fn send_stream(
             }
         }
         if wait_for_pacer(&pacer, now, send_plan.until_ns) {
+            now = clock::now();
             continue;
         }
         if send_plan.at_limit {
@@ -145,6 +147,7 @@ pub fn send_stream(
                 // longer than it was.
                 result.record_payload(if bytes < most { now } else { last });
                 pacer.record_sent(bytes as u64, last);
+                now = last;
                 result.totals.bytes += bytes as u64;
                 result.totals.calls += 1;
                 context.publish(&result);
@@ -159,6 +162,7 @@ pub fn send_stream(
                     result.failure = Some(FlowFailure::Idle(send_plan.idle_timeout));
                     break;
                 }
+                now = clock::now();
             }
             Err(error) => {
                 result.failure = Some(FlowFailure::Socket(error));

@@ -287,19 +287,22 @@ pub fn send_datagrams(
     let mut pacer = send_plan.pacer(start_ns, payload.len());
     let bytes = payload.len() as u64;
     let mut unreachable = UnreachableCounter::default();
+    // Read after each call that takes time: one read serves a departure and the next decision.
+    let mut now = start_ns;
     loop {
-        let now = clock::now();
         if send_plan.is_over(&context.signals, now, result.totals.bytes) {
             break;
         }
         if wait_for_pacer(&pacer, now, send_plan.until_ns) {
+            now = clock::now();
             continue;
         }
         pacer.drop_overdue(now, bytes);
-        stamp(payload, result.totals.packets + 1, clock::now());
-        match socket::send(socket, payload, MessageFlags::NONE) {
+        stamp(payload, result.totals.packets + 1, now);
+        let sent = socket::send(socket, payload, MessageFlags::NONE);
+        now = clock::now();
+        match sent {
             Ok(_) => {
-                let now = clock::now();
                 result.record_start(start_ns, &pacer);
                 result.record_payload(now);
                 pacer.record_sent(bytes, now);
@@ -314,6 +317,7 @@ pub fn send_datagrams(
                 if error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error()) =>
             {
                 clock::sleep_until(now + 100_000);
+                now = clock::now();
             }
             Err(error) => {
                 if unreachable.record(now) {

@@ -96,7 +96,7 @@ fn reply_to_group(
         Frame::Reject(rejection) => {
             assert_eq!(
                 rejection.exit_code,
-                exit::MISSING,
+                exit_codes::MISSING,
                 "{grants:?} {rejection:?}"
             );
             Some(rejection.problem.next_step)

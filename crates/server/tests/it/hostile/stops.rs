@@ -50,7 +50,7 @@ fn a_stop_is_noticed_in_every_state() {
             matches!(error, SessionError::Interrupted),
             "{name}: {error}"
         );
-        assert_eq!(error.exit_code(), exit::INTERRUPTED);
+        assert_eq!(error.exit_code(), exit_codes::INTERRUPTED);
         // Without a check of the stop flag, each would end after 5 s or more.
         assert!(elapsed < Duration::from_secs(4), "{name}: {elapsed:?}");
     }

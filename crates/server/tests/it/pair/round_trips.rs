@@ -224,6 +224,6 @@ fn requests_to_a_group_get_responses() {
     }
     plan.round_trip.group = Some("ff12::77".parse().unwrap());
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
-    assert_eq!(error.exit_code(), exit::MISSING, "{error}");
+    assert_eq!(error.exit_code(), exit_codes::MISSING, "{error}");
     server.end().unwrap();
 }

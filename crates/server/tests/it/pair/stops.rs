@@ -90,7 +90,7 @@ fn missing_servers_are_distinguished() {
         matches!(rejected, SessionError::ConnectionRefused { .. }),
         "{rejected}"
     );
-    assert_eq!(rejected.exit_code(), exit::PEER);
+    assert_eq!(rejected.exit_code(), exit_codes::PEER);
 
     plan.host = "no-such-host.invalid".to_owned();
     let unknown = client(plan.clone()).run(&stop, &mut |_| {}).unwrap_err();
@@ -172,7 +172,7 @@ fn a_port_in_use_is_reported() {
     .err()
     .unwrap();
     assert!(matches!(error, SessionError::PortInUse { .. }), "{error}");
-    assert_eq!(error.exit_code(), exit::FAILED);
+    assert_eq!(error.exit_code(), exit_codes::FAILED);
     server.end().unwrap();
 }
 
@@ -187,6 +187,6 @@ fn a_killed_peer_is_detected() {
     let stop = AtomicBool::new(false);
     let error = client(plan).run(&stop, &mut |_| {}).unwrap_err();
     assert!(matches!(error, SessionError::PeerFailed { .. }), "{error}");
-    assert_eq!(error.exit_code(), exit::PEER);
+    assert_eq!(error.exit_code(), exit_codes::PEER);
     other.join().unwrap();
 }
