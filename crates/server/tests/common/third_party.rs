@@ -11,6 +11,7 @@ use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::record::{Interval, Record};
 use linerate_server::options::{ExtraPort, InteropOptions, ServerOptions};
 use linerate_server::server::Server;
+use linerate_server::timeouts::Timeouts;
 use linerate_session::error::SessionError;
 
 /// Longest wait for a record.
@@ -33,6 +34,10 @@ impl InteropServer {
 
     /// Starts a server with a port for each of these protocols alone.
     pub fn with_ports(dialects: &[&str]) -> Self {
+        Self::with_ports_and_timeouts(dialects, Timeouts::default())
+    }
+
+    pub fn with_ports_and_timeouts(dialects: &[&str], timeouts: Timeouts) -> Self {
         // Another process may take a port that was free a moment ago.
         for _ in 0..20 {
             let also = dialects.iter().map(|protocol| {
@@ -44,23 +49,40 @@ impl InteropServer {
                 extra_ports: also.collect(),
                 ..InteropOptions::default()
             };
-            if let Ok(host) = Self::try_with(peers) {
+            let options = ServerOptions {
+                timeouts,
+                ..Self::options(peers)
+            };
+            if let Ok(host) = Self::of(&options) {
                 return host;
             }
         }
         panic!("no free ports");
     }
 
-    pub fn with(peers: InteropOptions) -> Self {
-        Self::try_with(peers).unwrap()
+    /// Starts a server with short silence limits, for tests that wait for silence.
+    pub fn with_short_timeouts() -> Self {
+        Self::with_timeouts(Timeouts::short())
     }
 
-    fn try_with(peers: InteropOptions) -> Result<Self, SessionError> {
-        Self::of(&ServerOptions {
+    pub fn with_timeouts(timeouts: Timeouts) -> Self {
+        let options = ServerOptions {
+            timeouts,
+            ..Self::options(InteropOptions::default())
+        };
+        Self::of(&options).unwrap()
+    }
+
+    pub fn with(peers: InteropOptions) -> Self {
+        Self::of(&Self::options(peers)).unwrap()
+    }
+
+    fn options(interop: InteropOptions) -> ServerOptions {
+        ServerOptions {
             address: Some(Ipv4Addr::LOCALHOST.into()),
-            interop: peers,
+            interop,
             ..ServerOptions::default()
-        })
+        }
     }
 
     /// Starts a server with these options, in the namespace of the calling thread.
@@ -152,6 +174,17 @@ impl InteropServer {
         let events = self.events.lock().unwrap();
         let started = |event: &&Event| matches!(event.kind, EventKind::Started { .. });
         events.iter().filter(started).count()
+    }
+
+    /// Waits until this many tests have started.
+    pub fn wait_for_tests(&self, count: usize) {
+        let until = Instant::now() + RECORD_TIMEOUT;
+        while self.started_tests() < count {
+            let started = self.started_tests();
+            let names = self.descriptions();
+            assert!(Instant::now() < until, "{started} of {count}: {names:#?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 
     /// Returns the number of tests that have failed.

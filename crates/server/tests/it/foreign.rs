@@ -16,6 +16,7 @@ use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, RunKind};
 use linerate_record::record::Record;
 use linerate_server::options::{InteropOptions, ServerOptions};
+use linerate_server::timeouts::Timeouts;
 use serde_json::Value;
 
 /// Returns whether a reference program is installed; prints a note if not.
@@ -65,18 +66,13 @@ fn assert_close(ours: f64, theirs: f64, case: &str) {
     );
 }
 
-/// Compares two rates in up to five runs: on a busy machine one end may notice the end of a test
-/// late.
-fn assert_close_rates(case: &str, mut test: impl FnMut() -> (f64, f64)) {
-    let mut pairs = Vec::new();
-    for _ in 0..5 {
-        let (ours, theirs) = test();
-        if is_close(ours, theirs) {
-            return;
-        }
-        pairs.push((ours, theirs));
-    }
-    panic!("{case}: {pairs:?} (here, there)");
+/// Checks that two rates are of the same size. On a busy machine one end may notice the start or
+/// the end of a test late: the tests of the rates alone check more.
+fn assert_similar(ours: f64, theirs: f64, case: &str) {
+    assert!(
+        (theirs / 2.0..theirs * 2.0).contains(&ours),
+        "{case}: {ours} here, {theirs} there"
+    );
 }
 
 fn direction_summary(record: &Record, direction: Direction) -> &linerate_record::record::Summary {
@@ -226,13 +222,8 @@ fn nuttcp_both_directions_over_tcp_and_udp() {
         let bytes = got.bytes_received.unwrap() as f64;
         assert_close(bytes, parsed(&text, "megabytes") * 1_048_576.0, options);
         if options.starts_with("-T") {
-            assert_close_rates(options, || {
-                let (text, record) = nuttcp(&host, free_port(), options);
-                let ours = direction_summary(&record, Direction::Send)
-                    .goodput_bps
-                    .unwrap();
-                (ours, parsed(&text, "rate_Mbps") * 1e6)
-            });
+            let theirs = parsed(&text, "rate_Mbps") * 1e6;
+            assert_similar(got.goodput_bps.unwrap(), theirs, options);
         }
         assert!(record.summary.duration_ns.is_some(), "{text}");
     }
@@ -253,15 +244,26 @@ fn nuttcp_both_directions_over_tcp_and_udp() {
         // Without numbers in its datagrams, losses are not known.
         assert_eq!(got.lost.is_some(), options.contains("-i"), "{text}");
     }
-    assert_close_rates("-u -r", || {
-        let (_, record) = nuttcp(&host, free_port(), "-u -r -T 2 -R 10m");
-        (
-            direction_summary(&record, Direction::Receive)
-                .offered_bps
-                .unwrap(),
-            10e6,
-        )
-    });
+    let (_, record) = nuttcp(&host, free_port(), "-u -r -T 2 -R 10m");
+    let sent = direction_summary(&record, Direction::Receive);
+    assert_similar(sent.offered_bps.unwrap(), 10e6, "-u -r");
+}
+
+#[test]
+fn rates_are_those_of_nuttcp() {
+    if !is_installed("nuttcp", "-V") {
+        return;
+    }
+    let (_alone, host) = (alone(), InteropServer::start());
+    for options in ["-T 2 -R 100m", "-T 2 -i 1 -R 50m"] {
+        let (text, record) = nuttcp(&host, free_port(), options);
+        let got = direction_summary(&record, Direction::Send);
+        let theirs = parsed(&text, "rate_Mbps") * 1e6;
+        assert_close(got.goodput_bps.unwrap(), theirs, options);
+    }
+    let (_, record) = nuttcp(&host, free_port(), "-u -r -T 2 -R 10m");
+    let sent = direction_summary(&record, Direction::Receive);
+    assert_close(sent.offered_bps.unwrap(), 10e6, "-u -r");
 }
 
 /// A client that has its results closes, possibly with unread bytes: that resets the connection.
@@ -354,7 +356,27 @@ fn tests_are_ended_and_paced_by_the_servers_limits() {
 
 /// Two hosts: every tool finds its default port, and gets replies from the address that it used.
 #[test]
-fn between_two_hosts_without_an_option() {
+fn iperf3_between_two_hosts_without_an_option() {
+    run_between_hosts("iperf3");
+}
+
+#[test]
+fn iperf2_between_two_hosts_without_an_option() {
+    run_between_hosts("iperf");
+}
+
+#[test]
+fn nuttcp_between_two_hosts_without_an_option() {
+    run_between_hosts("nuttcp");
+}
+
+#[test]
+fn sockperf_between_two_hosts_without_an_option() {
+    run_between_hosts("sockperf");
+}
+
+/// Runs a tool against the default ports of a server on another host.
+fn run_between_hosts(tool: &str) {
     let Some(lab) = lab() else {
         return;
     };
@@ -366,6 +388,7 @@ fn between_two_hosts_without_an_option() {
             well_known_ports: true,
             ..InteropOptions::default()
         },
+        timeouts: Timeouts::short(),
         ..ServerOptions::default()
     };
     let host = server.run(|| InteropServer::of(&options).unwrap()).unwrap();
@@ -392,7 +415,7 @@ fn between_two_hosts_without_an_option() {
         tests.push(("iperf3", format!("-6 -c {v6} -t 1 -u -b 5M"), "iperf3"));
         tests.push(("iperf", format!("-V -c {v6} -t 1 -u -b 5M"), "iperf2"));
     }
-    for (program, args, protocol) in tests {
+    for (program, args, protocol) in tests.into_iter().filter(|test| test.0 == tool) {
         if !is_installed(program, "--version") {
             continue;
         }
