@@ -20,6 +20,7 @@ pub mod stack_services;
 pub mod limits;
 
 mod acceptor;
+mod client_shares;
 mod flow_open_responder;
 mod grants;
 mod interop_limits;
