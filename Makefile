@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test nightly lint bench bench-tune bench-compare bank experiments fuzz valgrind deny docs
+.PHONY: help demo test nightly lint bench bench-tune bench-compare bank hostile experiments fuzz valgrind deny docs
 
 help: ## list these targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,9 @@ bench-compare: ## verdicts of comparisons in a lab: equal sides, and an injected
 bank: ## inject every bottleneck live and check that it is found (ONLY=name,…; LINERATE_UPDATE=1 records); see docs/CAUSES.md
 	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate-explain --test bank
 	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate --test slow bank_live:: -- --include-ignored --nocapture
+
+hostile: ## attack a server in a lab, measure what honest clients notice, write the table in docs/SECURITY.md (ONLY=name,…)
+	@ONLY='$(ONLY)' $(CARGO) test --release --locked --package linerate --test slow hostile::honest -- --ignored --nocapture
 
 experiments: ## the five experiments, quick; fails when an expected shape does not hold (ONLY=name,… FULL=1)
 	$(CARGO) build --release --locked --package linerate

@@ -94,6 +94,54 @@ fn stored_runs_are_listed() {
     dir.run("runs rm").expect(2);
 }
 
+/// A record of somebody else may contain any text: it is shown, and controls nothing.
+#[test]
+fn records_of_others_do_not_control_the_terminal() {
+    let dir = TestDir::new();
+    measure(&dir, "--repeat 2");
+    let poison = "x\u{1b}]0;TITLE\u{7}\u{1b}[2J\u{1b}[31m\u{9b}1m\r\u{202e}y";
+    let stored = dir.stored();
+    let set = stored.iter().find(|document| document["runs"].is_array());
+    let mut set = set.expect("a set").clone();
+    set["id"] = "20261121T151000Z-0051ff".into();
+    for (run, number) in set["runs"].as_array_mut().unwrap().iter_mut().zip(0..) {
+        run["id"] = format!("20261121T15100{number}Z-0051fe").into();
+        run["label"] = format!("{poison}{number}").into();
+        run["plan"]["host"] = poison.into();
+        for host in run["hosts"].as_array_mut().unwrap() {
+            host["hostname"] = poison.into();
+        }
+    }
+    let file = dir.path().join("evil.json");
+    std::fs::write(&file, set.to_string()).unwrap();
+    for (command, colors) in [
+        ("report evil.json", "0"),
+        ("report evil.json", "1"),
+        ("report evil.json --format csv", "0"),
+        ("report evil.json --format markdown", "0"),
+        ("runs import evil.json", "0"),
+        ("runs show last", "0"),
+        ("runs list", "1"),
+        ("explain last", "1"),
+    ] {
+        let output = dir.linerate(command).env("CLICOLOR_FORCE", colors).output();
+        let output = output.unwrap();
+        for bytes in [output.stdout, output.stderr] {
+            let text = String::from_utf8(bytes).unwrap();
+            let mut rest = text.clone();
+            if colors == "1" {
+                for code in ["0", "1", "2", "31", "32", "33", "36"] {
+                    rest = rest.replace(&format!("\u{1b}[{code}m"), "");
+                }
+            }
+            let control = rest
+                .chars()
+                .find(|&c| (c.is_control() && c != '\n' && c != '\t') || c == '\u{202e}');
+            assert_eq!(control, None, "{command}: {text:?}");
+        }
+    }
+}
+
 #[test]
 fn remaining_runs_of_a_set_are_reported() {
     let dir = TestDir::new();

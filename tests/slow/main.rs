@@ -1,5 +1,5 @@
-//! Faults and comparisons in labs: `make bank` and `make bench-compare` run all of them, for
-//! minutes.
+//! Faults, comparisons and attacks in labs: `make bank`, `make bench-compare` and `make hostile` run
+//! all of them, for minutes.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -12,3 +12,4 @@ mod setting_faults;
 
 mod bank_live;
 mod compare_often;
+mod hostile;

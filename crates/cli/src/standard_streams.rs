@@ -3,6 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use linerate_report::external_text::printable;
 use linerate_report::style::{ColorChoice, OutputProperties, TextStyle};
 
 /// Set when a write to standard output fails. Global, because a process has one standard output.
@@ -12,6 +13,9 @@ static STDOUT_FAILED: AtomicBool = AtomicBool::new(false);
 static HAS_FILES: AtomicBool = AtomicBool::new(false);
 /// Set when a reader of our output has closed its end.
 static READER_CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Set once a style with colours was chosen for one of the streams.
+static HAS_COLORS: AtomicBool = AtomicBool::new(false);
 
 /// Lets the command continue until its files are written, even if the reader of its output closes.
 pub fn continue_without_reader() {
@@ -32,7 +36,10 @@ pub fn exit_if_reader_closed() {
 }
 
 /// Prints text and a newline to standard output.
+///
+/// Only text and our own colours reach it, whatever names of others the text contains.
 pub fn print_stdout(text: &str) {
+    let text = printable(text, HAS_COLORS.load(Relaxed));
     let mut out = std::io::stdout().lock();
     // A full disk is reported only once.
     if let Err(error) = writeln!(out, "{text}").and_then(|()| out.flush())
@@ -46,8 +53,9 @@ pub fn print_stdout(text: &str) {
     }
 }
 
-/// Prints text and a newline to standard error.
+/// Prints text and a newline to standard error, as [`print_stdout`] does.
 pub fn print_stderr(text: &str) {
+    let text = printable(text, HAS_COLORS.load(Relaxed));
     if let Err(error) = writeln!(std::io::stderr().lock(), "{text}") {
         exit_on_broken_pipe(&error);
     }
@@ -97,7 +105,7 @@ pub fn stream_style(choice: ColorChoice, is_terminal: bool) -> TextStyle {
         .into_iter()
         .find_map(|name| variable(name).filter(|value| !value.is_empty()));
     let columns = is_terminal.then(stdout_columns).flatten();
-    TextStyle::choose(
+    let style = TextStyle::choose(
         choice,
         &OutputProperties {
             is_terminal,
@@ -107,7 +115,9 @@ pub fn stream_style(choice: ColorChoice, is_terminal: bool) -> TextStyle {
             term: term.as_deref(),
             locale: locale.as_deref(),
         },
-    )
+    );
+    HAS_COLORS.fetch_or(style.color, Relaxed);
+    style
 }
 
 /// Returns the style for standard error, for commands without output options.

@@ -12,6 +12,10 @@
 //!    a forged address of such a network to this host), or in one that an option allows.
 //! 3. **Rate limits.** Bytes per second to one address, and to all addresses together.
 //!
+//! A sender that returns replies gets a bounded number of them
+//! ([`AmplificationGuard::count_returned`]): it may be a service that replies to every datagram, and
+//! a forged datagram then keeps both busy for ever.
+//!
 //! A flow of datagrams is far larger than its request. It is sent only to validated addresses, and
 //! to addresses that an option allows one by one. A client in an allowed network gets replies but
 //! no flow; otherwise the server would be an amplifier for the whole network.
@@ -29,18 +33,20 @@
 
 mod ip_network;
 mod lru_map;
+mod returned_replies;
 
 use std::net::IpAddr;
 
 use lru_map::LruMap;
 
 pub use ip_network::{IpNetwork, IpNetworkError};
+pub use returned_replies::RecentReplies;
 
 /// Maximum credit of an address: enough for the largest reply of any protocol (a burst of 16
 /// datagrams of 64 KiB).
 pub const CREDIT_LIMIT_BYTES: u64 = 1 << 20;
 
-/// Maximum number of addresses in each table: 16,384 take about 1.5 MiB.
+/// Maximum number of addresses in each table: 16,384 take about 1.5 MiB in each.
 pub const ADDRESS_LIMIT: usize = 16_384;
 
 /// Time after which a validation expires, in nanoseconds.
@@ -56,6 +62,13 @@ pub const CREDIT_LIFETIME_NS: u64 = 10_000_000;
 /// Share of the rate limits that a [`SendCredit`] reserves, as a time. It is a tenth of the
 /// lifetime, so that unused credit takes little from other addresses.
 const CREDIT_RESERVATION_NS: u64 = CREDIT_LIFETIME_NS / 10;
+
+/// Replies to datagrams of one address that repeat an earlier reply. A client that sends the same
+/// datagram each time has that many; a loop of one datagram between neighbours ends within 50 ms.
+pub const RETURNED_REPLY_LIMIT: u32 = 1_000;
+
+/// Time without such datagrams after which their count starts again, in nanoseconds.
+pub const RETURNED_REPLY_PAUSE_NS: u64 = 60_000_000_000;
 
 /// Rules of the [`AmplificationGuard`]: networks of the host and limits from options.
 #[derive(Clone, Debug)]
@@ -121,6 +134,14 @@ pub enum SendRejection {
         /// Address of the client.
         address: IpAddr,
     },
+    /// The address has returned as many replies as it may.
+    #[error(
+        "{address} returned {RETURNED_REPLY_LIMIT} replies unchanged, as a service does that replies to every datagram: let the client number its requests"
+    )]
+    ReturnedReplies {
+        /// Address of the client.
+        address: IpAddr,
+    },
     /// The rate limit of the address is reached.
     #[error(
         "{address} requests more replies per second than one address may receive: raise {OPTION_RATE}"
@@ -145,7 +166,7 @@ impl SendRejection {
     pub fn option(&self) -> Option<&'static str> {
         match self {
             Self::NotNeighbour { .. } | Self::Unvalidated { .. } => Some(OPTION_NETWORK),
-            Self::MoreThanReceived { .. } => None,
+            Self::MoreThanReceived { .. } | Self::ReturnedReplies { .. } => None,
             Self::AddressRate { .. } | Self::TotalRate { .. } => Some(OPTION_RATE),
         }
     }
@@ -177,6 +198,9 @@ pub struct AmplificationGuard {
     unvalidated: LruMap<UnvalidatedAddress>,
     /// Time of the last validation of each validated address.
     validated: LruMap<u64>,
+    /// Returned replies of each address: their number, and the time of the last one. Validation
+    /// changes nothing: it shows that a host is there, not that its port has a client.
+    returned: LruMap<(u32, u64)>,
     total_bucket: ByteBucket,
 }
 
@@ -193,6 +217,7 @@ impl AmplificationGuard {
         Self {
             unvalidated: LruMap::new(addresses),
             validated: LruMap::new(addresses),
+            returned: LruMap::new(addresses),
             total_bucket: ByteBucket::new_full(rules.total_bytes_per_second),
             rules,
         }
@@ -291,6 +316,29 @@ impl AmplificationGuard {
         entry.bucket.consume(bytes);
         self.total_bucket.consume(bytes);
         entry.credit_bytes -= bytes;
+        Ok(())
+    }
+
+    /// Counts a datagram from an address that repeats a recent reply to it ([`RecentReplies`]), and
+    /// decides whether it is replied to.
+    ///
+    /// All ports of the address share the count, and all ports of this server: a loop between two
+    /// hosts may change its ports.
+    ///
+    /// # Errors
+    /// [`SendRejection::ReturnedReplies`] after [`RETURNED_REPLY_LIMIT`] such datagrams, until none
+    /// has arrived for [`RETURNED_REPLY_PAUSE_NS`].
+    pub fn count_returned(&mut self, now_ns: u64, from: IpAddr) -> Result<(), SendRejection> {
+        let address = from.to_canonical();
+        let (count, last_ns) = self.returned.get_or_insert_with(address, || (0, now_ns));
+        if now_ns.saturating_sub(*last_ns) > RETURNED_REPLY_PAUSE_NS {
+            *count = 0;
+        }
+        *last_ns = now_ns.max(*last_ns);
+        if *count >= RETURNED_REPLY_LIMIT {
+            return Err(SendRejection::ReturnedReplies { address });
+        }
+        *count += 1;
         Ok(())
     }
 

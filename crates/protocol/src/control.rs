@@ -70,7 +70,10 @@ mod noise;
 mod token;
 
 pub use body::{DEPTH_LIMIT, FLOWS_PER_FRAME, MAP_LIMIT, VALUE_LIMIT};
-pub use connection::{BACKLOG_LIMIT_BYTES, ControlCodec, READ_AHEAD_BYTES};
+pub use connection::{
+    BACKLOG_LIMIT_BYTES, ControlCodec, FIRST_FRAME_LIMIT_BYTES, READ_AHEAD_BYTES,
+    is_first_frame_complete,
+};
 pub use error::{BodyError, ControlError};
 pub use frame::{
     Accept, Bye, ClockReply, ClockRequest, DeviceTimestamping, EndResults, FlowFigures,

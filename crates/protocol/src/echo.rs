@@ -11,9 +11,9 @@ use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
 /// The port of RFC 862, TCP and UDP.
 pub const PORT: u16 = 7;
 
-/// Ports of services that reply to any data: echo, daytime, quote of the day, chargen, time.
-/// A reply to one of them can cause another reply, for ever.
-pub const RESPONDING_PORTS: [u16; 5] = [7, 13, 17, 19, 37];
+/// First source port of a client. Below are the ports of services (RFC 6335 section 6), among them
+/// those that reply to any data: echo, quote of the day, chargen, time, DNS, NTP.
+pub const FIRST_CLIENT_PORT: u16 = 1_024;
 
 /// Entry of the protocol table. Echo has no prefix of its own, so it is never detected: a port is
 /// assigned to it by an option.
@@ -24,14 +24,15 @@ pub const PROTOCOL: ProtocolInfo = ProtocolInfo {
 
 /// Returns whether a datagram from `source_port` may be answered by echo, chargen and the like.
 ///
-/// False for ports whose service may reply to the reply: [`RESPONDING_PORTS`] and the ports of this
-/// server. The sender may be another server of this kind, or this server with a forged source
-/// address. Source port 0 means that no reply is expected (RFC 768).
+/// False for ports whose service may reply to the reply: those below [`FIRST_CLIENT_PORT`], and the
+/// ports of this server. The sender may be another server of this kind, or this server with a
+/// forged source address. A service may have any other port, too: so replies that come back are
+/// counted ([`AmplificationGuard::count_returned`]).
+///
+/// [`AmplificationGuard::count_returned`]: crate::amplification_guard::AmplificationGuard::count_returned
 #[must_use]
 pub fn may_reply_to(source_port: u16, local_ports: &[u16]) -> bool {
-    source_port != 0
-        && !RESPONDING_PORTS.contains(&source_port)
-        && !local_ports.contains(&source_port)
+    source_port >= FIRST_CLIENT_PORT && !local_ports.contains(&source_port)
 }
 
 /// Bytes of a TCP connection that may wait to be returned; limits the memory for a client that does

@@ -11,6 +11,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::ReportError;
+use crate::external_text::parse_json;
 
 /// Content of a file of the store.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,7 +47,8 @@ pub enum DocumentError {
 }
 
 impl Document {
-    /// Parses a run or a set; unknown fields are skipped.
+    /// Parses a run or a set; unknown fields are skipped. Its texts are cleaned ([`parse_json`]): it
+    /// may be somebody else's.
     ///
     /// # Errors
     /// [`DocumentError`] when the text is neither.
@@ -69,8 +71,8 @@ impl Document {
             return Err(DocumentError::MissingSchema);
         };
         match schema.as_str() {
-            RUN_SCHEMA => serde_json::from_str(text).map(Self::Run),
-            SET_SCHEMA => serde_json::from_str(text).map(Self::Set),
+            RUN_SCHEMA => parse_json(text).map(Self::Run),
+            SET_SCHEMA => parse_json(text).map(Self::Set),
             _ => return Err(DocumentError::UnsupportedSchema { schema }),
         }
         .map_err(DocumentError::InvalidRecord)

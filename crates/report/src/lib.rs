@@ -10,6 +10,9 @@
 mod error;
 pub mod style;
 
+// What enters from outside and leaves to a terminal.
+pub mod external_text;
+
 // Shared tables, figures and formatting of values.
 mod model;
 

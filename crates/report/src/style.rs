@@ -65,6 +65,9 @@ pub struct OutputProperties<'a> {
     pub locale: Option<&'a str>,
 }
 
+/// What follows the escape character in the sequences of [`TextStyle::paint`].
+pub(crate) const COLOR_SEQUENCES: [&str; 7] = ["[0m", "[1m", "[2m", "[31m", "[32m", "[33m", "[36m"];
+
 impl TextStyle {
     /// Style for files and pipes: no colours, ASCII, [`MAX_WIDTH`] columns.
     pub const PLAIN: Self = Self {
@@ -155,7 +158,7 @@ pub fn strip_control_characters(text: &str) -> Cow<'_, str> {
 
 /// Returns whether a character is an embedding, override or isolate of Unicode's bidirectional
 /// algorithm (UAX 9).
-fn is_bidi_control(c: char) -> bool {
+pub(crate) fn is_bidi_control(c: char) -> bool {
     matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 

@@ -4,14 +4,16 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::io::Read;
-use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use linerate_protocol::control::flow::{OPENING_BYTES, read_opening};
-use linerate_protocol::control::{FlowToken, OpeningKind};
+use linerate_protocol::control::{
+    FIRST_FRAME_LIMIT_BYTES, FlowToken, OpeningKind, is_first_frame_complete,
+};
 use linerate_protocol::sniff::{Classification, PROTOCOLS, ProtocolMatch, TransportKind, classify};
 use linerate_protocol::{control, unrelated_protocol};
 use linerate_record::event::{Event, EventKind};
@@ -23,6 +25,7 @@ use mio::net::{TcpListener, TcpStream as MioStream, UdpSocket};
 use mio::{Events, Interest, Poll, Token as Key};
 use socket2::{SockRef, TcpKeepalive};
 
+use crate::client_shares::owner_of;
 use crate::handlers as protocols;
 use crate::handlers::{AcceptedClient, ProtocolHandler, StreamHandler};
 use crate::interop_state::{ExpectedFlow, IncomingFlow, UnvalidatedPermit, canonical};
@@ -75,7 +78,7 @@ struct PolledListener {
     tcp: TcpListener,
     udp: UdpSocket,
     port: u16,
-    bound: std::net::IpAddr,
+    bound: IpAddr,
     forced: Option<&'static ProtocolHandler>,
     accept_pending: bool,
     datagrams_pending: bool,
@@ -88,6 +91,8 @@ struct PendingConnection {
     accepted_at: Instant,
     /// Time when its first bytes were there.
     first_bytes_ns: Option<Nanos>,
+    /// It is a control connection of ours whose first frame is incomplete.
+    is_control: bool,
 }
 
 /// Handler of a connection that negotiates before anything is measured.
@@ -105,6 +110,8 @@ enum ConnectionKind {
     NeedMore,
     /// Our control connection.
     Control,
+    /// Our control connection, without a complete first frame: it gets no thread.
+    IncompleteControl,
     /// Flow of ours, with its token.
     Flow(FlowToken),
     /// Protocol of another tool.
@@ -202,8 +209,15 @@ impl Acceptor {
         self.decide_overdue();
         let timeout = self.server.interop.timeouts().classify;
         let is_recent = |connection: &PendingConnection| connection.accepted_at.elapsed() < timeout;
-        self.pending.retain(|_, connection| is_recent(connection));
         let interop = &self.server.interop;
+        self.pending.retain(|_, connection| {
+            let keeps_waiting = is_recent(connection);
+            if !keeps_waiting && connection.is_control {
+                let reason = "it sent no complete hello";
+                interop.log_no_test_started(control::PROTOCOL.name, connection.peer, reason);
+            }
+            keeps_waiting
+        });
         self.permit_queue.retain(|(connection, _)| {
             let keeps_waiting = is_recent(connection);
             if !keeps_waiting {
@@ -239,6 +253,7 @@ impl Acceptor {
                             listener,
                             accepted_at: Instant::now(),
                             first_bytes_ns: None,
+                            is_control: false,
                         };
                         self.pending.insert(key, connection);
                         // Most clients send at once: classify now, so that they do not count as
@@ -265,13 +280,16 @@ impl Acceptor {
             return;
         };
         let kind = self.classify(connection);
-        if let Some(connection) = self.pending.get_mut(&key)
-            && connection.first_bytes_ns.is_none()
-            && connection.has_sent()
-        {
-            connection.first_bytes_ns = Some(clock::now());
+        if let Some(connection) = self.pending.get_mut(&key) {
+            connection.is_control = matches!(kind, ConnectionKind::IncompleteControl);
+            if connection.first_bytes_ns.is_none() && connection.has_sent() {
+                connection.first_bytes_ns = Some(clock::now());
+            }
         }
-        if !matches!(kind, ConnectionKind::NeedMore) {
+        if !matches!(
+            kind,
+            ConnectionKind::NeedMore | ConnectionKind::IncompleteControl
+        ) {
             self.dispatch(key, kind);
         }
     }
@@ -284,7 +302,8 @@ impl Acceptor {
         }
         self.undecided_checked_at = Instant::now();
         let undecided = |(key, connection): (&usize, &PendingConnection)| {
-            let overdue = !connection.may_send_more() && connection.has_sent();
+            let overdue = !connection.may_send_more() && !connection.is_control;
+            let overdue = overdue && connection.has_sent();
             overdue.then_some(*key)
         };
         let keys: Vec<usize> = self.pending.iter().filter_map(undecided).collect();
@@ -353,7 +372,9 @@ impl Acceptor {
                 });
             }
             // Closing without a reply is safe in every protocol.
-            ConnectionKind::Closed | ConnectionKind::NeedMore => {}
+            ConnectionKind::Closed
+            | ConnectionKind::NeedMore
+            | ConnectionKind::IncompleteControl => {}
         }
     }
 
@@ -374,19 +395,21 @@ impl Acceptor {
             Some(StreamHandler::Control(control_handler)) => self
                 .permit_queue
                 .push_back((connection, ControlHandler::ThirdParty(control_handler))),
-            Some(StreamHandler::Test(run)) => match self.server.reserve_test() {
-                Err(rejection) => {
-                    let interop = &self.server.interop;
-                    interop.reject_test(handler.name, connection.peer, &rejection);
+            Some(StreamHandler::Test(run)) => {
+                match self.server.reserve_test(connection.peer.ip()) {
+                    Err(rejection) => {
+                        let interop = &self.server.interop;
+                        interop.reject_test(handler.name, connection.peer, &rejection);
+                    }
+                    Ok(reservation) => {
+                        let Some((client, stream)) = self.accepted_client(connection, unvalidated)
+                        else {
+                            return;
+                        };
+                        self.spawn_session(handler.name, move || run(client, reservation, stream));
+                    }
                 }
-                Ok(reservation) => {
-                    let Some((client, stream)) = self.accepted_client(connection, unvalidated)
-                    else {
-                        return;
-                    };
-                    self.spawn_session(handler.name, move || run(client, reservation, stream));
-                }
-            },
+            }
         }
     }
 
@@ -414,14 +437,24 @@ impl Acceptor {
         Some((client, stream))
     }
 
-    /// Starts queued control connections while permits are available.
+    /// Starts the queued control connections for whose addresses there are permits.
     fn start_queued(&mut self) {
-        while !self.permit_queue.is_empty() {
-            let Some(permit) = self.server.acquire_permit() else {
-                return;
+        // An address without a permit is asked for once: each attempt may end a stalled session.
+        let mut without_permit: Vec<IpAddr> = Vec::new();
+        for (connection, handler) in std::mem::take(&mut self.permit_queue) {
+            let owner = owner_of(connection.peer.ip());
+            let permit = match without_permit.contains(&owner) {
+                true => None,
+                false => (self.server).acquire_permit(owner, || connection.end_handle()),
             };
-            if let Some((connection, handler)) = self.permit_queue.pop_front() {
-                self.start_control(connection, handler, permit);
+            match permit {
+                Some(permit) => self.start_control(connection, handler, permit),
+                None => {
+                    if !without_permit.contains(&owner) {
+                        without_permit.push(owner);
+                    }
+                    self.permit_queue.push_back((connection, handler));
+                }
             }
         }
     }
@@ -475,7 +508,8 @@ impl Acceptor {
             let Some(serve_flow) = handler.datagrams else {
                 continue;
             };
-            let reservation = match self.server.reserve_test() {
+            let client = flow.incoming.peer.ip();
+            let reservation = match self.server.reserve_test(client) {
                 Ok(reservation) => reservation,
                 Err(rejection) => {
                     let from = flow.incoming.peer;
@@ -603,7 +637,10 @@ impl Acceptor {
             }
             Classification::Known(detected) if detected.name == control::PROTOCOL.name => {
                 match OpeningKind::from_first_bytes(first) {
-                    Some(OpeningKind::Control) => ConnectionKind::Control,
+                    Some(OpeningKind::Control) => match connection.has_first_frame() {
+                        true => ConnectionKind::Control,
+                        false => ConnectionKind::IncompleteControl,
+                    },
                     Some(OpeningKind::Data) if first.len() < OPENING_BYTES => {
                         ConnectionKind::NeedMore
                     }
@@ -648,6 +685,22 @@ impl PendingConnection {
     /// Returns whether its first bytes may still arrive.
     fn may_send_more(&self) -> bool {
         self.accepted_at.elapsed() <= CLASSIFY_TIMEOUT
+    }
+
+    /// Returns whether the first frame of our protocol has arrived, or will be rejected.
+    fn has_first_frame(&self) -> bool {
+        let mut buffer = [0; FIRST_FRAME_LIMIT_BYTES];
+        let first = self.stream.peek(&mut buffer).unwrap_or(0);
+        is_first_frame_complete(&buffer[..first])
+    }
+
+    /// Returns a handle that ends the connection.
+    fn end_handle(&self) -> Option<TcpStream> {
+        self.stream
+            .as_fd()
+            .try_clone_to_owned()
+            .ok()
+            .map(Into::into)
     }
 
     /// Returns whether it has sent any byte.

@@ -21,6 +21,7 @@ pub mod limits;
 pub mod timeouts;
 
 mod acceptor;
+mod client_shares;
 mod flow_open_responder;
 mod grants;
 mod interop_limits;

@@ -24,6 +24,13 @@ pub const PENDING_CONNECTION_LIMIT: usize = 16_384;
 /// Most concurrent sessions that have not started a test: each has a thread.
 pub const SESSION_PERMIT_LIMIT: usize = 64;
 
+/// Most such sessions of one address that have not proved the server's key: half of all.
+pub const UNPROVED_SESSIONS_PER_ADDRESS: usize = SESSION_PERMIT_LIMIT / 2;
+
+/// Age at which a session without a test may lose its place to another one. Negotiation takes a few
+/// round trips.
+pub const STALLED_SESSION_NS: u64 = 2_000_000_000;
+
 /// Most concurrent tests: each has at least two threads.
 pub const TEST_LIMIT: usize = 256;
 

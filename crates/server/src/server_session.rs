@@ -268,6 +268,9 @@ impl ServerSession<'_> {
         let Frame::Hello(client_hello) = control.receive_next(&self.server.stop)? else {
             return Err(self.unexpected_message("it sent no hello"));
         };
+        if let (Some(permit), Some(_)) = (&self.permit, &self.server.key) {
+            permit.prove();
+        }
         let Some(propose) = self.receive_proposal(control)? else {
             return Ok(());
         };
@@ -280,7 +283,7 @@ impl ServerSession<'_> {
                 retryable: false,
             });
         }
-        match self.server.wait_for_test() {
+        match self.server.wait_for_test(self.peer.ip()) {
             Ok(reservation) => self.reservation = Some(reservation),
             Err(rejection) => {
                 server.interop.reject_test(protocol, self.peer, &rejection);
@@ -439,8 +442,7 @@ impl ServerSession<'_> {
             }));
         }
         self.check_group(&plan, same_machine)?;
-        let may_force = self.server.grants.contains(&Grant::Buffers);
-        let offload_warning = self.stack.resolve_plan(&mut plan, may_force)?;
+        let offload_warning = self.stack.resolve_plan(&mut plan, &self.server.grants)?;
         self.check_sched(&plan)?;
         let pacing_warning = match plan.has_direction(Direction::Receive) {
             true => self.stack.check_pacing(&plan, host)?,

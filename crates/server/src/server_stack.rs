@@ -15,6 +15,7 @@ use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackThread;
 
 use super::server_state::AcceptedSocket;
+use crate::options::Grant;
 use crate::{flow_socket, stack_services as services};
 
 /// Backlog of a flow's own listening port.
@@ -22,6 +23,19 @@ const BACKLOG: u32 = 128;
 
 /// Ports for flows that have one of their own on our stack.
 const SERVICE_PORTS: std::ops::Range<u16> = 40_000..48_000;
+
+/// Rejects options that the kernel reserves for privileged processes, unless they are granted.
+fn check_privileged_options(plan: &Plan, grants: &[Grant]) -> Result<(), SessionError> {
+    let check = || {
+        plan_checks::check_congestion_control(plan, Role::Server)?;
+        plan_checks::check_socket_options(plan, Role::Server)?;
+        plan_checks::check_wait(plan, Role::Server)
+    };
+    match grants.contains(&Grant::Socket) {
+        true => check(),
+        false => plan_checks::without_network_privileges(check),
+    }
+}
 
 /// Network stack of a server's end of a test.
 #[derive(Clone, Copy)]
@@ -51,20 +65,20 @@ impl<'a> ServerStack<'a> {
         host
     }
 
-    /// Checks the plan against this end's sockets, and resolves what this end may choose.
+    /// Checks the plan against this end's sockets and the server's grants, and resolves what this
+    /// end may choose.
     ///
     /// # Errors
     /// The first option that this end does not support.
     pub fn resolve_plan(
         self,
         plan: &mut Plan,
-        may_force: bool,
+        grants: &[Grant],
     ) -> Result<Option<Caveat>, SessionError> {
         let Self::Netstack(stack) = self else {
-            plan_checks::check_congestion_control(plan, Role::Server)?;
-            plan.forced_buffers.server =
-                plan_checks::check_socket_options(plan, Role::Server, may_force)?;
-            plan_checks::check_wait(plan, Role::Server)?;
+            check_privileged_options(plan, grants)?;
+            let may_force = grants.contains(&Grant::Buffers);
+            plan.forced_buffers.server = plan_checks::check_buffers(plan, Role::Server, may_force)?;
             plan_checks::check_copy_mode(plan, Role::Server)?;
             return plan_checks::resolve_udp_offload(plan, Role::Server);
         };

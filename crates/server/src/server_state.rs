@@ -1,11 +1,11 @@
 //! State shared by all connections of one server, and the guards that release what a test reserved.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,11 +19,12 @@ use linerate_session::loss::LabNetwork;
 use linerate_session::remote_settings::RemoteTuning;
 use linerate_stack::SocketId;
 use linerate_stats::units::format_bytes;
+use linerate_sys::clock;
 
+use crate::client_shares::{NoTest, SessionShares, TestShares};
 use crate::interop_state::InteropState;
 use crate::limits::{
-    INTEROP_SOCKET_LIMIT, MEMORY_LIMIT, RESERVED_SOCKETS_PER_TEST, SERVICE_PORT_LIMIT,
-    SESSION_PERMIT_LIMIT, TEST_LIMIT,
+    INTEROP_SOCKET_LIMIT, MEMORY_LIMIT, RESERVED_SOCKETS_PER_TEST, SERVICE_PORT_LIMIT, TEST_LIMIT,
 };
 use crate::options::{EventCallback, Grant, ServerOptions};
 use crate::test_rejection::{RETRY_LATER, TestRejection};
@@ -80,9 +81,9 @@ pub struct ServerState {
     /// Error that ended the single test.
     pub failure: Mutex<Option<SessionError>>,
     announced_flows: Mutex<HashMap<FlowToken, AnnouncedFlow>>,
-    /// Session permits in use: control connections that have not started a test.
-    session_permits: AtomicUsize,
-    running_tests: AtomicUsize,
+    /// Control connections that have not started a test.
+    beginnings: SessionShares,
+    running_tests: Mutex<TestShares>,
     last_test: AtomicU32,
     /// Bytes reserved by all running tests.
     memory_bytes: AtomicU64,
@@ -132,8 +133,8 @@ impl ServerState {
             finished: AtomicBool::new(false),
             failure: Mutex::new(None),
             announced_flows: Mutex::default(),
-            session_permits: AtomicUsize::new(0),
-            running_tests: AtomicUsize::new(0),
+            beginnings: SessionShares::default(),
+            running_tests: Mutex::default(),
             last_test: AtomicU32::new(0),
             memory_bytes: AtomicU64::new(0),
             threads: AtomicUsize::new(0),
@@ -151,17 +152,34 @@ impl ServerState {
         Self { interop, ..self }
     }
 
-    /// Returns a permit for one control connection; `None` when all are in use.
-    pub fn acquire_permit(self: &Arc<Self>) -> Option<SessionPermit> {
-        try_add!(self.session_permits, 1, SESSION_PERMIT_LIMIT)
-            .then(|| SessionPermit(Arc::clone(self)))
+    /// Returns a permit for one control connection of a client; `None` while there is none for its
+    /// address. `stream` returns a handle that ends a connection without a test.
+    pub fn acquire_permit(
+        self: &Arc<Self>,
+        client: IpAddr,
+        stream: impl FnOnce() -> Option<TcpStream>,
+    ) -> Option<SessionPermit> {
+        let id = self.beginnings.add(clock::now(), client, stream)?;
+        Some(SessionPermit {
+            server: Arc::clone(self),
+            id,
+        })
     }
 
-    /// Reserves a test.
+    fn test_shares(&self) -> MutexGuard<'_, TestShares> {
+        self.running_tests
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reserves a test for a client.
     ///
     /// # Errors
     /// The limit that prevents it.
-    pub fn reserve_test(self: &Arc<Self>) -> Result<TestReservation, TestRejection> {
+    pub fn reserve_test(
+        self: &Arc<Self>,
+        client: IpAddr,
+    ) -> Result<TestReservation, TestRejection> {
         let rejection = |situation: String, next: &str| Reject {
             problem: ErrorReport::new(situation, self.description(), next),
             exit_code: exit_codes::PEER,
@@ -179,13 +197,18 @@ impl ServerState {
             .max_tests()
             .unwrap_or(TEST_LIMIT)
             .min(TEST_LIMIT);
-        if !try_add!(self.running_tests, 1, limit) {
-            // Only one test can run, so no other client holds the single test.
+        let added = self.test_shares().add(client, limit);
+        if let Err(reason) = added {
+            // No other client holds the single test.
             self.single_test_taken.store(false, Relaxed);
             let rejection = rejection(
-                match limit {
-                    1 => "it already runs a test".to_owned(),
-                    _ => format!("it already runs {limit} tests"),
+                match (reason, limit) {
+                    (NoTest::Reserved { own }, _) => format!(
+                        "it already runs {own} tests of this address, and keeps the others for \
+                         other addresses"
+                    ),
+                    (NoTest::Full, 1) => "it already runs a test".to_owned(),
+                    (NoTest::Full, _) => format!("it already runs {limit} tests"),
                 },
                 "try again later, or with --retry 30s",
             );
@@ -197,6 +220,7 @@ impl ServerState {
         }
         Ok(TestReservation {
             server: Arc::clone(self),
+            client,
             number: self.last_test.fetch_add(1, Relaxed) + 1,
             started: false,
             number_shown: false,
@@ -218,10 +242,13 @@ impl ServerState {
     ///
     /// # Errors
     /// As [`ServerState::reserve_test`].
-    pub fn wait_for_test(self: &Arc<Self>) -> Result<TestReservation, TestRejection> {
+    pub fn wait_for_test(
+        self: &Arc<Self>,
+        client: IpAddr,
+    ) -> Result<TestReservation, TestRejection> {
         let deadline = Instant::now() + TEST_END_TIMEOUT;
         loop {
-            let reserved = self.reserve_test();
+            let reserved = self.reserve_test(client);
             let give_up = Instant::now() >= deadline || self.stop.load(Relaxed);
             if reserved.is_ok() || self.single_test || give_up {
                 return reserved;
@@ -258,17 +285,28 @@ impl ServerState {
 }
 
 /// Permit for one control connection that has not started a test; released on drop.
-pub struct SessionPermit(Arc<ServerState>);
+pub struct SessionPermit {
+    server: Arc<ServerState>,
+    id: u64,
+}
+
+impl SessionPermit {
+    /// Records that the client has proved the server's key.
+    pub fn prove(&self) {
+        self.server.beginnings.prove(self.id);
+    }
+}
 
 impl Drop for SessionPermit {
     fn drop(&mut self) {
-        self.0.session_permits.fetch_sub(1, Relaxed);
+        self.server.beginnings.remove(self.id);
     }
 }
 
 /// Reservation of one test and its resources; released on drop.
 pub struct TestReservation {
     server: Arc<ServerState>,
+    client: IpAddr,
     /// Number of the test.
     pub number: u32,
     /// Payload was sent or received.
@@ -463,7 +501,7 @@ impl Drop for TestReservation {
                     .last_test
                     .compare_exchange(self.number, self.number - 1, Relaxed, Relaxed);
         }
-        server.running_tests.fetch_sub(1, Relaxed);
+        server.test_shares().remove(self.client);
         if server.single_test {
             if self.started {
                 server.finished.store(true, Relaxed);
@@ -478,6 +516,7 @@ impl Drop for TestReservation {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits::SESSION_PERMIT_LIMIT;
 
     fn server(once: bool) -> Arc<ServerState> {
         let emit: EventCallback = Arc::new(|_| {});
@@ -489,40 +528,49 @@ mod tests {
         Arc::new(ServerState::new(options, emit, Arc::default(), None))
     }
 
+    /// Address of another client for each number.
+    fn client(number: usize) -> IpAddr {
+        IpAddr::from([10, 0, (number >> 8) as u8, number as u8])
+    }
+
     #[test]
     fn permits_are_released_on_drop() {
         let server = server(false);
+        let acquire = |number| server.acquire_permit(client(number), || None);
         let mut permits: Vec<_> = (0..SESSION_PERMIT_LIMIT)
-            .map(|_| server.acquire_permit().unwrap())
+            .map(|number| acquire(number).unwrap())
             .collect();
-        assert!(server.acquire_permit().is_none());
+        assert!(acquire(1_000).is_none());
         permits.pop();
-        assert!(server.acquire_permit().is_some());
+        assert!(acquire(1_000).is_some());
     }
 
     #[test]
     fn tests_have_a_limit_that_passes() {
         let server = server(false);
         let reservations: Vec<_> = (0..TEST_LIMIT)
-            .map(|_| server.reserve_test().unwrap())
+            .map(|number| server.reserve_test(client(number)).unwrap())
             .collect();
-        let rejection = server.reserve_test().err().unwrap();
+        let rejection = server.reserve_test(client(0)).err().unwrap();
         assert!(rejection.reply.retryable);
         drop(reservations);
-        assert!(server.reserve_test().is_ok());
+        assert!(server.reserve_test(client(0)).is_ok());
     }
 
     #[test]
     fn a_rejection_names_what_would_allow_the_test() {
         let full = server(false);
         let _claims: Vec<_> = (0..TEST_LIMIT)
-            .map(|_| full.reserve_test().unwrap())
+            .map(|number| full.reserve_test(client(number)).unwrap())
             .collect();
-        assert_eq!(full.reserve_test().err().unwrap().remedy, RETRY_LATER);
-        let once = server(true);
-        let reservation = once.reserve_test().unwrap();
         assert_eq!(
-            once.reserve_test().err().unwrap().remedy,
+            full.reserve_test(client(0)).err().unwrap().remedy,
+            RETRY_LATER
+        );
+        let once = server(true);
+        let reservation = once.reserve_test(client(0)).unwrap();
+        assert_eq!(
+            once.reserve_test(client(0)).err().unwrap().remedy,
             "start it without -1"
         );
         let rejection = reservation.too_few_files(128, 1_234, 1_024);
@@ -538,7 +586,7 @@ mod tests {
     fn the_next_test_waits_for_the_end_of_the_last() {
         let server = server(false);
         let mut reservations: Vec<_> = (0..TEST_LIMIT)
-            .map(|_| server.reserve_test().unwrap())
+            .map(|number| server.reserve_test(client(number)).unwrap())
             .collect();
         let last = reservations.pop().unwrap();
         thread::scope(|scope| {
@@ -546,18 +594,25 @@ mod tests {
                 thread::sleep(Duration::from_millis(50));
                 drop(last);
             });
-            assert!(server.wait_for_test().is_ok());
+            assert!(server.wait_for_test(client(0)).is_ok());
         });
         // The wait is bounded.
-        reservations.push(server.reserve_test().unwrap());
-        assert!(server.wait_for_test().err().unwrap().reply.retryable);
+        reservations.push(server.reserve_test(client(0)).unwrap());
+        assert!(
+            server
+                .wait_for_test(client(0))
+                .err()
+                .unwrap()
+                .reply
+                .retryable
+        );
     }
 
     #[test]
     fn memory_is_shared_and_given_back() {
         let server = server(false);
-        let mut first = server.reserve_test().unwrap();
-        let mut second = server.reserve_test().unwrap();
+        let mut first = server.reserve_test(client(0)).unwrap();
+        let mut second = server.reserve_test(client(0)).unwrap();
         first.reserve(Some(MEMORY_LIMIT - 10), 3).unwrap();
         assert_eq!(server.busy_threads(), 3);
         assert!(second.reserve(Some(11), 1).unwrap_err().retryable);
@@ -579,8 +634,8 @@ mod tests {
     #[test]
     fn processors_ports_and_the_view_of_the_machine_are_shared() {
         let server = server(false);
-        let mut first = server.reserve_test().unwrap();
-        let mut second = server.reserve_test().unwrap();
+        let mut first = server.reserve_test(client(0)).unwrap();
+        let mut second = server.reserve_test(client(0)).unwrap();
         assert!(!first.reserve_load_threads(5, 4).unwrap_err().retryable);
         first.reserve_load_threads(3, 4).unwrap();
         assert_eq!(server.busy_threads(), 3);
@@ -603,7 +658,7 @@ mod tests {
         assert!(second.acquire_tracing());
         drop(second);
         assert_eq!(server.busy_threads(), 0);
-        let mut third = server.reserve_test().unwrap();
+        let mut third = server.reserve_test(client(0)).unwrap();
         third.reserve_load_threads(4, 4).unwrap();
         third.reserve_ports(SERVICE_PORT_LIMIT).unwrap();
         assert!(third.acquire_tracing());
@@ -613,7 +668,7 @@ mod tests {
     fn a_number_that_was_shown_is_not_reused() {
         let server = server(false);
         let number = |shown| {
-            let mut reservation = server.reserve_test().unwrap();
+            let mut reservation = server.reserve_test(client(0)).unwrap();
             reservation.number_shown = shown;
             reservation.number
         };
@@ -623,14 +678,14 @@ mod tests {
     #[test]
     fn the_one_test_is_free_again_until_it_began() {
         let server = server(true);
-        let reservation = server.reserve_test().unwrap();
-        assert!(server.reserve_test().is_err());
+        let reservation = server.reserve_test(client(0)).unwrap();
+        assert!(server.reserve_test(client(0)).is_err());
         drop(reservation);
         assert!(!server.finished.load(Relaxed));
         let panicked = std::thread::spawn({
             let server = Arc::clone(&server);
             move || {
-                let mut reservation = server.reserve_test().unwrap();
+                let mut reservation = server.reserve_test(client(0)).unwrap();
                 reservation.started = true;
                 panic!("as a bug would");
             }

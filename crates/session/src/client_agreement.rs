@@ -26,7 +26,8 @@ pub fn resolve_plan(
     server: SocketAddr,
     local: &SourceBinding,
 ) -> Result<Option<Caveat>, SessionError> {
-    plan.forced_buffers.client = plan_checks::check_socket_options(plan, Role::Client, true)?;
+    plan_checks::check_socket_options(plan, Role::Client)?;
+    plan.forced_buffers.client = plan_checks::check_buffers(plan, Role::Client, true)?;
     plan_checks::check_wait(plan, Role::Client)?;
     plan_checks::check_copy_mode(plan, Role::Client)?;
     if let Some(group) = &plan.round_trip.group

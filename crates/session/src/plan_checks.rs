@@ -14,15 +14,14 @@ use linerate_stats::units::format_bytes;
 use linerate_transport::flow_options::NETSTACK_ONLY_CONGESTION_CONTROL;
 use linerate_transport::flow_role::FlowRole;
 use rustix::io::Errno;
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities};
 use socket2::{Domain, Socket, Type};
 
 use crate::error::SessionError;
 use crate::flow_handle::flow_role;
 
-/// Rejects a congestion control that this process cannot use.
-///
-/// The server accepts only loaded modules: for a request by root the kernel would load the module,
-/// and the name comes from the client.
+/// Rejects a congestion control that this thread cannot use; of a server also one that is not
+/// loaded.
 ///
 /// # Errors
 /// [`SessionError::OptionRejected`] with the kernel's list.
@@ -47,21 +46,60 @@ pub fn check_congestion_control(plan: &Plan, role: Role) -> Result<(), SessionEr
         why,
         next_step: congestion_control_remedy(name, kind, role, congestion_control_list),
     };
-    if role == Role::Server && !is_listed(name, &congestion_control_list("available")) {
-        return Err(rejected(
-            io::ErrorKind::NotFound,
-            "not loaded in the server's kernel".to_owned(),
-        ));
-    }
-    let socket = probe_socket(TransportProtocol::Tcp)?;
-    socket.set_tcp_congestion(name.as_bytes()).map_err(|error| {
+    let tried = match role {
+        Role::Client => try_congestion_control(name),
+        Role::Server => try_loaded_congestion_control(name),
+    };
+    tried.map_err(|error| {
         let why = match error.kind() {
+            io::ErrorKind::NotFound if role == Role::Server => {
+                "not loaded in the server's kernel".to_owned()
+            }
             io::ErrorKind::NotFound => "the kernel has no such congestion control".to_owned(),
             io::ErrorKind::PermissionDenied => "not allowed for ordinary users".to_owned(),
             _ => error.to_string(),
         };
         rejected(error.kind(), why)
     })
+}
+
+/// Tries a congestion control whose name comes from a client. It must be loaded: for a privileged
+/// process the kernel would load the module.
+///
+/// # Errors
+/// `NotFound` if it is not loaded, `PermissionDenied` if it is reserved.
+pub fn try_loaded_congestion_control(name: &str) -> io::Result<()> {
+    if !is_listed(name, &congestion_control_list("available")) {
+        return Err(Errno::NOENT.into());
+    }
+    try_congestion_control(name)
+}
+
+fn try_congestion_control(name: &str) -> io::Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
+    socket.set_tcp_congestion(name.as_bytes())
+}
+
+/// Runs a check of a client's request as the kernel would judge an ordinary user: without the
+/// privileges over the network that this thread may have for another grant.
+pub fn without_network_privileges<T>(check: impl FnOnce() -> T) -> T {
+    struct Restore(CapabilitySets);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            // Only what is permitted becomes effective again.
+            set_capabilities(None, self.0).expect("permitted capabilities");
+        }
+    }
+    let _restore = capabilities(None).ok().map(|had| {
+        let network = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW;
+        let reduced = CapabilitySets {
+            effective: had.effective - network,
+            ..had
+        };
+        set_capabilities(None, reduced).expect("fewer capabilities");
+        Restore(had)
+    });
+    check()
 }
 
 /// Returns the next step for a user whose congestion control was rejected.
@@ -104,19 +142,11 @@ fn is_listed(name: &str, list: &str) -> bool {
     list.split_whitespace().any(|listed| listed == name)
 }
 
-/// Rejects socket options that the kernel does not let this process set, by the option's name.
-///
-/// Returns whether buffers must be forced beyond the system's limit, which is tried only with
-/// `may_force`.
+/// Rejects socket options that the kernel does not let this thread set, by the option's name.
 ///
 /// # Errors
 /// [`SessionError::OptionRejected`].
-pub fn check_socket_options(
-    plan: &Plan,
-    role: Role,
-    may_force: bool,
-) -> Result<bool, SessionError> {
-    let mut forced = false;
+pub fn check_socket_options(plan: &Plan, role: Role) -> Result<(), SessionError> {
     let requested = &plan.socket;
     let socket = probe_socket(plan.protocol)?;
     let rejected = |option: String, next_step: &'static str| {
@@ -146,6 +176,24 @@ pub fn check_socket_options(
             "use 88 to 32767 bytes, and no more than the path MTU allows",
         ))?;
     }
+    if let Some(bytes) = requested.receive_low_water_bytes {
+        linerate_sys::socket::set_receive_low_water(&socket, bytes)
+            .map_err(rejected(format!("--rcvlowat {bytes}"), "leave it out"))?;
+    }
+    Ok(())
+}
+
+/// Rejects socket buffers that this end does not get.
+///
+/// Returns whether they must be forced beyond the system's limit, which is tried only with
+/// `may_force`.
+///
+/// # Errors
+/// [`SessionError::OptionRejected`].
+pub fn check_buffers(plan: &Plan, role: Role, may_force: bool) -> Result<bool, SessionError> {
+    let mut forced = false;
+    let requested = &plan.socket;
+    let socket = probe_socket(plan.protocol)?;
     for (option, bytes, limit) in [
         (
             "-w or --sndbuf",
@@ -179,10 +227,6 @@ pub fn check_socket_options(
                 ),
             });
         }
-    }
-    if let Some(bytes) = requested.receive_low_water_bytes {
-        linerate_sys::socket::set_receive_low_water(&socket, bytes)
-            .map_err(rejected(format!("--rcvlowat {bytes}"), "leave it out"))?;
     }
     Ok(forced)
 }
@@ -381,6 +425,8 @@ pub fn resolve_udp_offload(plan: &mut Plan, role: Role) -> Result<Option<Caveat>
 
 #[cfg(test)]
 mod tests {
+    use linerate_record::plan::PerEnd;
+
     use super::*;
 
     #[test]
@@ -438,6 +484,25 @@ mod tests {
         check_congestion_control(&plan, Role::Server).unwrap();
     }
 
+    /// A privilege that the process has for another grant decides nothing.
+    #[test]
+    fn requests_are_checked_as_those_of_an_ordinary_user() {
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
+        plan.socket.priority = Some(7);
+        let had = capabilities(None).unwrap();
+        assert!(without_network_privileges(|| check_socket_options(&plan, Role::Server)).is_err());
+        let allowed = congestion_control_list("allowed");
+        for reserved in congestion_control_list("available").split_whitespace() {
+            let tried = without_network_privileges(|| try_loaded_congestion_control(reserved));
+            assert_eq!(tried.is_ok(), is_listed(reserved, &allowed), "{reserved}");
+        }
+        plan.wait = Some(PerEnd::same(WaitMode::BusyPoll {
+            time_ns: Some(1_000_000_000),
+        }));
+        assert!(without_network_privileges(|| check_wait(&plan, Role::Server)).is_err());
+        assert_eq!(capabilities(None).unwrap(), had);
+    }
+
     /// The congestion control of the user-space stack concerns the sender: a receiving kernel need
     /// not have it.
     #[test]
@@ -487,18 +552,18 @@ mod tests {
     fn rejected_socket_options_are_named() {
         let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "host");
         plan.socket.mss_bytes = Some(10);
-        let error = check_socket_options(&plan, Role::Client, false).unwrap_err();
+        let error = check_socket_options(&plan, Role::Client).unwrap_err();
         assert_eq!(error.exit_code(), linerate_record::exit_codes::MISSING);
         assert!(error.to_string().starts_with("-M 10"), "{error}");
         plan.protocol = TransportProtocol::Udp;
-        check_socket_options(&plan, Role::Client, false).unwrap();
+        check_socket_options(&plan, Role::Client).unwrap();
         // More than a kernel grants without privilege.
         plan.window_bytes = Some(2_000_000_000);
-        let error = check_socket_options(&plan, Role::Client, false).unwrap_err();
+        let error = check_buffers(&plan, Role::Client, false).unwrap_err();
         assert!(error.to_string().contains("grants"), "{error}");
         // With the privilege it is granted.
         plan.window_bytes = Some(64 << 20);
-        match check_socket_options(&plan, Role::Client, true) {
+        match check_buffers(&plan, Role::Client, true) {
             Ok(forced) => println!("forced: {forced}"),
             Err(error) => println!("no privilege for that: {error}"),
         }

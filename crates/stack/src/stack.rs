@@ -9,6 +9,7 @@ mod streams;
 mod tests;
 
 use std::net::IpAddr;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -333,6 +334,13 @@ impl Stack {
     /// second time is that of fragmentation.
     pub fn stamp_payload(&mut self, stamps: DeviceTimestamps, clock: fn() -> Nanos) {
         self.link.start_watch(clock).stamps = Some(stamps);
+    }
+
+    /// Returns the bytes of a reply in which [`Stack::stamp_payload`] writes times.
+    #[must_use]
+    pub fn stamped_bytes(&self) -> Option<Range<usize>> {
+        let watch = self.link.stage_watch.as_ref()?;
+        watch.stamps.as_ref().map(DeviceTimestamps::byte_range)
     }
 
     /// Returns the port's capabilities.

@@ -22,8 +22,8 @@ const MAGIC: [u8; 8] = *b"linrt-s\x01";
 const HEADER_BYTES: usize = 128;
 /// Bytes of a huge page, to which mappings are rounded: the usual size on x86-64 and arm64.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
-/// Largest ring accepted, which limits the memory that a peer can make this process map.
-const MAX_SLOTS: u32 = 1 << 17;
+/// Type of the file system of files in huge pages (statfs(2)).
+const HUGETLBFS_MAGIC: i64 = 0x9584_58f6;
 
 mod slot_ring;
 
@@ -77,12 +77,17 @@ impl ShmLayout {
     fn segment_bytes(self) -> usize {
         HEADER_BYTES + 2 * self.ring_bytes()
     }
+}
 
-    fn is_valid(self) -> bool {
-        (1..=MAX_SLOTS).contains(&self.capacity)
-            && (CACHE_LINE_BYTES as u32..=1 << 17).contains(&self.slot_bytes)
-            && (self.slot_bytes as usize).is_multiple_of(CACHE_LINE_BYTES)
-    }
+/// Reason why memory of another process is not used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShmMismatch {
+    /// It is no such memory, or of another version; or the other process could take it away.
+    Unknown,
+    /// It has slots of so many bytes, which differ from those expected.
+    SlotBytes(u32),
+    /// It has so many frames per ring: none, or more than accepted.
+    Capacity(u32),
 }
 
 /// Shared memory with two rings, one for each direction.
@@ -100,19 +105,18 @@ unsafe impl Send for ShmSegment {}
 unsafe impl Sync for ShmSegment {}
 
 impl ShmSegment {
-    /// Creates the memory, in huge pages if available.
+    /// Creates the memory.
+    ///
+    /// Never in reserved huge pages: no seal that lets the other process write keeps it from
+    /// removing pages. An ordinary page is then replaced by an empty one; a reserved one may be
+    /// used by others meanwhile, and the next access ends this process (SIGBUS).
     pub fn create(layout: ShmLayout) -> io::Result<Self> {
         // Transparent huge pages can back a large ring, where they are enabled.
         let round = match layout.segment_bytes() > HUGE_PAGE_BYTES / 2 {
             true => HUGE_PAGE_BYTES,
             false => rustix::param::page_size(),
         };
-        Self::create_with(layout, MemfdFlags::HUGETLB, HUGE_PAGE_BYTES)
-            .or_else(|_| Self::create_with(layout, MemfdFlags::empty(), round))
-    }
-
-    fn create_with(layout: ShmLayout, pages: MemfdFlags, round: usize) -> io::Result<Self> {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | pages;
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let file = rustix::fs::memfd_create("linerate-shm", flags)?;
         let bytes = layout.segment_bytes().next_multiple_of(round);
         rustix::fs::ftruncate(&file, bytes as u64)?;
@@ -134,29 +138,43 @@ impl ShmSegment {
         })
     }
 
-    /// Maps memory that another process created. `None` if it is not such memory.
-    pub fn adopt(file: OwnedFd) -> io::Result<Option<Self>> {
+    /// Maps memory that another process created, for slots of `slot_bytes` and at most
+    /// `max_capacity` frames per ring. Everything is compared before memory is mapped and touched.
+    pub fn adopt(
+        file: OwnedFd,
+        slot_bytes: u32,
+        max_capacity: u32,
+    ) -> io::Result<Result<Self, ShmMismatch>> {
         let seals = rustix::fs::fcntl_get_seals(&file)?;
         let bytes = usize::try_from(rustix::fs::fstat(&file)?.st_size).unwrap_or(0);
-        if !seals.contains(SealFlags::SHRINK) || bytes < HEADER_BYTES {
-            return Ok(None);
+        let in_huge_pages = rustix::fs::fstatfs(&file)?.f_type as i64 == HUGETLBFS_MAGIC;
+        let is_stable = seals.contains(SealFlags::SHRINK) && !in_huge_pages;
+        if !is_stable || bytes < HEADER_BYTES {
+            return Ok(Err(ShmMismatch::Unknown));
         }
         let mut header = [0; mem::size_of::<SegmentHeader>()];
-        if rustix::io::pread(&file, &mut header, 0)? < header.len() {
-            return Ok(None);
+        let read = rustix::io::pread(&file, &mut header, 0)?;
+        if read < header.len() || header[..MAGIC.len()] != MAGIC {
+            return Ok(Err(ShmMismatch::Unknown));
         }
         let field = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
         let layout = ShmLayout {
             capacity: field(mem::offset_of!(SegmentHeader, capacity)),
             slot_bytes: field(mem::offset_of!(SegmentHeader, slot_bytes)),
         };
-        if header[..MAGIC.len()] != MAGIC || !layout.is_valid() || layout.segment_bytes() > bytes {
-            return Ok(None);
+        if layout.slot_bytes != slot_bytes {
+            return Ok(Err(ShmMismatch::SlotBytes(layout.slot_bytes)));
+        }
+        if !(1..=max_capacity).contains(&layout.capacity) {
+            return Ok(Err(ShmMismatch::Capacity(layout.capacity)));
+        }
+        if layout.segment_bytes() > bytes {
+            return Ok(Err(ShmMismatch::Unknown));
         }
         // Not more than the rings need, whatever the file's length: all of it is touched.
         let bytes = bytes.min(layout.segment_bytes().next_multiple_of(HUGE_PAGE_BYTES));
         let base = map_aligned(&file, bytes)?;
-        Ok(Some(Self {
+        Ok(Ok(Self {
             base,
             mapped_bytes: bytes,
             layout,

@@ -1,6 +1,6 @@
 //! `shm:` ports between real processes, some of which are killed.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -14,8 +14,8 @@ use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan};
 use linerate_sys::frames::frame_pool::FramePool;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::{
-    self, AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+    self, AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
 /// Variable with the directory of the rendezvous; each test has its own.
@@ -23,81 +23,156 @@ const RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";
 /// Variable with the port that a child opens to send all frames back.
 const ECHO_URL: &str = "LINERATE_TEST_ECHO";
 
-/// Malicious client that follows the handshake and passes memory of its own.
+/// Malicious peer that follows the handshake.
 struct Forger {
     connection: OwnedFd,
-    memory: OwnedFd,
-    slots: usize,
-    slot_bytes: usize,
+}
+
+/// Kinds of messages.
+const HELLO: u8 = 1;
+const JOINED: u8 = 2;
+const INCOMPATIBLE: u8 = 4;
+
+/// Memory that a forger writes into, with slots of 1600 bytes.
+struct ForgedMemory {
+    file: OwnedFd,
+    slots: u64,
 }
 
 impl Forger {
-    /// Connects to the server `shm:x` with frames of 1518 bytes, and passes memory with slots of
-    /// `slot_bytes`.
-    fn connect(dir: &Path, slots: u32, slot_bytes: u32) -> Self {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let memory = rustix::fs::memfd_create("forged", flags).unwrap();
-        rustix::fs::ftruncate(&memory, 4 << 20).unwrap();
-        rustix::fs::fcntl_add_seals(&memory, SealFlags::SHRINK).unwrap();
-        let header = [
-            &b"linrt-s\x01"[..],
-            &slots.to_ne_bytes(),
-            &slot_bytes.to_ne_bytes(),
-        ];
-        rustix::io::pwrite(&memory, &header.concat(), 0).unwrap();
-        Self {
-            connection: Self::send_hello(dir, memory.as_fd()),
-            memory,
-            slots: slots as usize,
-            slot_bytes: slot_bytes as usize,
-        }
+    fn socket() -> OwnedFd {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap()
     }
 
-    /// Connects to the server without sending anything.
-    fn connect_silently(dir: &Path) -> OwnedFd {
-        let socket = dir.join("linerate/shm-x.sock");
-        let connection = net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        );
-        let connection = connection.unwrap();
-        net::connect(&connection, &SocketAddrUnix::new(&socket).unwrap()).unwrap();
-        connection
+    fn path(dir: &Path) -> SocketAddrUnix {
+        SocketAddrUnix::new(dir.join("linerate/shm-x.sock")).unwrap()
     }
 
-    /// Connects and sends a hello, with a file and frames of 1518 bytes.
-    fn send_hello(dir: &Path, file: BorrowedFd<'_>) -> OwnedFd {
-        let connection = Self::connect_silently(dir);
-        let mut hello = *b"linrt-m\x01\x01\0\0\0\0\0\0\0";
-        hello[10..12].copy_from_slice(&1518u16.to_ne_bytes());
-        let files = [file];
+    /// Connects to the server `shm:x` without sending anything.
+    fn connect(dir: &Path) -> Self {
+        let connection = Self::socket();
+        net::connect(&connection, &Self::path(dir)).unwrap();
+        Self { connection }
+    }
+
+    /// Listens in place of the server of `shm:x`.
+    fn listen(dir: &Path) -> OwnedFd {
+        std::fs::create_dir_all(dir.join("linerate")).unwrap();
+        let _ = std::fs::remove_file(dir.join("linerate/shm-x.sock"));
+        let listener = Self::socket();
+        net::bind(&listener, &Self::path(dir)).unwrap();
+        net::listen(&listener, 8).unwrap();
+        listener
+    }
+
+    fn accept(listener: &OwnedFd) -> Option<Self> {
+        let connection = net::accept(listener).ok()?;
+        Some(Self { connection })
+    }
+
+    /// Sends a message of a kind, with a file and frames of 1518 bytes.
+    fn send(&self, kind: u8, file: Option<BorrowedFd<'_>>) {
+        let mut message = *b"linrt-m\x01\0\0\0\0\0\0\0\0";
+        message[8] = kind;
+        message[10..12].copy_from_slice(&1518u16.to_ne_bytes());
+        let files: Vec<_> = file.into_iter().collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
-        assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
-        let buffers = [IoSlice::new(&hello)];
-        net::sendmsg(&connection, &buffers, &mut ancillary, SendFlags::empty()).unwrap();
-        connection
+        if !files.is_empty() {
+            assert!(ancillary.push(SendAncillaryMessage::ScmRights(&files)));
+        }
+        let buffers = [IoSlice::new(&message)];
+        net::sendmsg(
+            &self.connection,
+            &buffers,
+            &mut ancillary,
+            SendFlags::empty(),
+        )
+        .unwrap();
     }
 
-    /// Reply of the server, if there is one: 2 is joined, 4 incompatible.
-    fn reply(&self) -> Option<u8> {
+    /// Message of the victim, if there is one: its kind and file.
+    fn reply(&self) -> Option<(u8, Option<OwnedFd>)> {
         let mut reply = [0; 16];
-        rustix::io::read(&self.connection, &mut reply).ok()?;
-        Some(reply[8])
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let mut buffers = [IoSliceMut::new(&mut reply)];
+        let flags = RecvFlags::DONTWAIT;
+        net::recvmsg(&self.connection, &mut buffers, &mut ancillary, flags).ok()?;
+        let mut files = ancillary.drain().filter_map(|part| match part {
+            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+            _ => None,
+        });
+        let file = files.next();
+        Some((reply[8], file))
     }
 
-    /// Publishes frames of these lengths, which may exceed the slots.
-    fn publish(&self, lengths: &[u32]) {
-        // Behind a header and the server's ring; indices on lines of their own come first.
+    /// Joins a server that is polled meanwhile, and returns its memory.
+    fn join(&self, server: &mut AnyPort) -> ForgedMemory {
+        self.send(HELLO, None);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            server.refresh().unwrap();
+            if let Some((kind, file)) = self.reply() {
+                assert_eq!(kind, JOINED);
+                return ForgedMemory::of_server(file.expect("memory"));
+            }
+            assert!(Instant::now() < deadline, "no reply");
+        }
+    }
+}
+
+impl ForgedMemory {
+    /// Creates memory with this header in a file of 4 MiB.
+    fn create(capacity: u32, slot_bytes: u32) -> OwnedFd {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = rustix::fs::memfd_create("forged", flags).unwrap();
+        rustix::fs::ftruncate(&file, 4 << 20).unwrap();
+        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        let header = [
+            &b"linrt-s\x01"[..],
+            &capacity.to_ne_bytes(),
+            &slot_bytes.to_ne_bytes(),
+        ];
+        rustix::io::pwrite(&file, &header.concat(), 0).unwrap();
+        file
+    }
+
+    fn of_server(file: OwnedFd) -> Self {
+        let mut header = [0; 16];
+        rustix::io::pread(&file, &mut header, 0).unwrap();
+        let field = |at: usize| u32::from_ne_bytes(header[at..at + 4].try_into().unwrap());
+        assert_eq!(field(12), 1600);
+        let slots = u64::from(field(8).next_power_of_two());
+        Self { file, slots }
+    }
+
+    /// Offset of a ring: 0 is the server's, 1 the client's. Its positions come first, on lines of
+    /// their own: the sender's, then the receiver's.
+    fn ring(&self, ring_index: u64) -> u64 {
         let lengths_bytes = (self.slots * 4).next_multiple_of(128);
-        let ring = 256 + lengths_bytes + (self.slots * self.slot_bytes).next_multiple_of(128);
-        let at = 128 + ring as u64;
+        128 + ring_index * (256 + lengths_bytes + (self.slots * 1600).next_multiple_of(128))
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        rustix::io::pwrite(&self.file, bytes, at).unwrap();
+    }
+
+    /// Publishes frames of these lengths as the client, which may exceed the slots.
+    fn publish(&self, lengths: &[u32]) {
         let written: Vec<u8> = lengths.iter().flat_map(|n| n.to_ne_bytes()).collect();
-        rustix::io::pwrite(&self.memory, &written, at + 256).unwrap();
-        let tail = (lengths.len() as u32).to_ne_bytes();
-        rustix::io::pwrite(&self.memory, &tail, at).unwrap();
+        self.write(self.ring(1) + 256, &written);
+        self.write(self.ring(1), &(lengths.len() as u32).to_ne_bytes());
+    }
+
+    /// Writes all positions of both rings.
+    fn spoil(&self, position: u32) {
+        for at in [0, 128] {
+            for ring_index in 0..2 {
+                self.write(self.ring(ring_index) + at, &position.to_ne_bytes());
+            }
+        }
     }
 }
 
@@ -114,25 +189,19 @@ fn lengths_beyond_a_slot_are_dropped() {
         let memory = memory.unwrap();
         let mut pool = memory.pool();
         let mut server = crate::common::open("shm:x,role=server,mtu=1500", &memory);
-        let forger = Forger::connect(dir, 64, 1600);
-        let lengths = [60, 1600, 1601, 9018, 9019, u32::MAX, 0, 61];
+        let forger = Forger::connect(dir);
+        let shared = forger.join(&mut server);
+        shared.publish(&[60, 1600, 1601, 9018, 9019, u32::MAX, 0, 61]);
         let deadline = Instant::now() + Duration::from_secs(10);
-        let (mut reply, mut received) = (None, Vec::new());
+        let mut received = Vec::new();
         let mut burst = Burst::new();
         while received.len() < 3 {
-            if reply.is_none() {
-                server.refresh().unwrap();
-                reply = forger.reply();
-                if reply.is_some() {
-                    forger.publish(&lengths);
-                }
-            }
             server.receive(&mut pool, &mut burst);
             received.extend(burst.frames().iter().map(|frame| frame.len()));
             pool.free_all(&mut burst);
-            assert!(Instant::now() < deadline, "{reply:?}, {received:?} came");
+            assert!(Instant::now() < deadline, "{received:?} came");
         }
-        assert_eq!((reply, &received[..]), (Some(2), &[60, 1600, 61][..]));
+        assert_eq!(received, [60, 1600, 61]);
         let counted = server.receive.counters().read();
         let drops = (
             counted.drops_by(DropCause::TooLong),
@@ -142,27 +211,114 @@ fn lengths_beyond_a_slot_are_dropped() {
     });
 }
 
-/// Memory for frames of another length than agreed is rejected.
+/// Positions that a peer has spoiled concern it alone, also when it keeps the memory.
 #[test]
-fn memory_for_other_frames_is_rejected() {
-    in_own_dir("shm::memory_for_other_frames_is_rejected", |dir| {
-        let memory = memory(256);
+fn spoiled_memory_does_not_outlive_its_peer() {
+    in_own_dir("shm::spoiled_memory_does_not_outlive_its_peer", |dir| {
+        let memory = memory(512);
+        let mut pool = memory.pool();
         let mut server = crate::common::open("shm:x,role=server,mtu=1500", &memory);
-        for slot_bytes in [64, 1472, 1728, 9024] {
-            let forger = Forger::connect(dir, 64, slot_bytes);
+        let mut kept = Vec::new();
+        // The last position looks like that of a full ring.
+        for position in [0x8000_0000, 7, u32::MAX, 0_u32.wrapping_sub(1024)] {
+            let forger = Forger::connect(dir);
+            let shared = forger.join(&mut server);
+            shared.spoil(position);
+            let mut burst = Burst::new();
+            for _ in 0..100 {
+                server.receive(&mut pool, &mut burst);
+                pool.free_all(&mut burst);
+                server.refresh().unwrap();
+            }
+            drop(forger);
+            kept.push(shared);
+        }
+        let mut client = crate::common::open("shm:x,mtu=1500", &memory);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        for number in 0..3000 {
+            let frame = [numbered(number, 60)];
+            if number % 100 == 0 {
+                kept.iter().for_each(|shared| shared.spoil(number));
+            }
+            while client.receive.peer_state() != Some(PeerState::Connected) {
+                server.refresh().unwrap();
+                client.refresh().unwrap();
+                assert!(Instant::now() < deadline, "not connected");
+            }
+            send(&mut client, &mut pool, &frame);
+            assert_eq!(receive(&mut server, &mut pool, 1), frame, "to the server");
+            send(&mut server, &mut pool, &frame);
+            assert_eq!(receive(&mut client, &mut pool, 1), frame, "to the client");
+        }
+    });
+}
+
+/// A process that speaks no protocol of ours does not stop the server's port.
+#[test]
+fn nonsense_does_not_stop_a_server() {
+    in_own_dir("shm::nonsense_does_not_stop_a_server", |dir| {
+        let mut server = crate::common::open("shm:x,role=server", &memory(256));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        for kind in [0, JOINED, INCOMPATIBLE, 77, u8::MAX] {
+            let forger = Forger::connect(dir);
+            forger.send(kind, Some(file.as_fd()));
             let deadline = Instant::now() + Duration::from_secs(10);
-            let failure = loop {
-                if let Err(error) = server.refresh() {
-                    break error;
+            let (reply, _) = loop {
+                server.refresh().unwrap();
+                if let Some(reply) = forger.reply() {
+                    break reply;
                 }
-                assert!(Instant::now() < deadline, "{slot_bytes}: not rejected");
+                assert!(Instant::now() < deadline, "{kind}: no reply");
             };
+            assert_eq!(reply, INCOMPATIBLE, "{kind}");
+        }
+        // Memory of the client is not used, whatever it is.
+        let forger = Forger::connect(dir);
+        forger.send(HELLO, Some(file.as_fd()));
+        forger.join(&mut server);
+    });
+}
+
+/// Returns the error of a client whose server passes this file.
+fn error_with_memory(dir: &Path, url: &str, file: BorrowedFd<'_>) -> PortError {
+    let listener = Forger::listen(dir);
+    let mut client = crate::common::open(url, &memory(256));
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut forger = None;
+    loop {
+        if forger.is_none() {
+            forger = Forger::accept(&listener);
+            if let Some(forger) = &forger {
+                forger.send(JOINED, Some(file));
+            }
+        }
+        if let Err(error) = client.refresh() {
+            assert_eq!(client.receive.peer_state(), Some(PeerState::NeverConnected));
+            return error;
+        }
+        assert!(Instant::now() < deadline, "not rejected");
+    }
+}
+
+/// Memory for frames of another length, or for more frames than requested, is rejected before any
+/// of it is touched.
+#[test]
+fn other_memory_is_rejected_untouched() {
+    in_own_dir("shm::other_memory_is_rejected_untouched", |dir| {
+        for (url, capacity, slot_bytes, names) in [
+            ("shm:x,mtu=1500", 64, 64, ["64", "1600"]),
+            ("shm:x,mtu=1500", 64, 1728, ["1728", "1600"]),
+            ("shm:x,mtu=1500", 1 << 17, 1600, ["rxd=131072", "4096"]),
+            ("shm:x,mtu=1500,rxd=64", 65, 1600, ["rxd=65", "64"]),
+            ("shm:x,mtu=1500", 0, 1600, ["rxd=0", "4096"]),
+        ] {
+            let file = ForgedMemory::create(capacity, slot_bytes);
+            let failure = error_with_memory(dir, url, file.as_fd());
             let text = failure.to_string();
             assert!(matches!(failure, PortError::PeerMismatch { .. }), "{text}");
-            let names = |bytes: u32| text.contains(&bytes.to_string());
-            assert!(names(slot_bytes) && names(1600), "{text}");
-            assert_eq!(forger.reply(), Some(4), "{slot_bytes}");
-            assert_eq!(server.receive.peer_state(), Some(PeerState::NeverConnected));
+            assert!(names.iter().all(|name| text.contains(name)), "{text}");
+            let blocks = rustix::fs::fstat(&file).unwrap().st_blocks;
+            assert!(blocks <= 8, "{blocks} blocks of 512 B");
         }
     });
 }
@@ -175,7 +331,7 @@ fn a_silent_client_does_not_block_others() {
         let memory = memory(256);
         let (mut pool, mut burst) = (memory.pool(), Burst::new());
         let mut server = crate::common::open("shm:x,role=server", &memory);
-        let _silent = Forger::connect_silently(dir);
+        let _silent = Forger::connect(dir);
         // The server accepts this one first.
         server.receive.receive(&mut pool, &mut burst);
         let mut client = crate::common::open("shm:x", &memory);
@@ -194,17 +350,9 @@ fn a_silent_client_does_not_block_others() {
 #[test]
 fn kernel_errors_keep_their_cause() {
     in_own_dir("shm::kernel_errors_keep_their_cause", |dir| {
-        let mut server = crate::common::open("shm:x,role=server", &memory(256));
         // Not memory, and so without seals: EINVAL (fcntl(2), F_GET_SEALS).
         let file = std::fs::File::open("/dev/null").unwrap();
-        let _connection = Forger::send_hello(dir, file.as_fd());
-        let deadline = Instant::now() + Duration::from_secs(10);
-        let failure = loop {
-            if let Err(error) = server.refresh() {
-                break error;
-            }
-            assert!(Instant::now() < deadline, "no error");
-        };
+        let failure = error_with_memory(dir, "shm:x", file.as_fd());
         let PortError::Kernel { source, .. } = &failure else {
             panic!("{failure}");
         };

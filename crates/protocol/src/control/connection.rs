@@ -24,6 +24,30 @@ const LENGTH_BYTES: usize = 4;
 /// Bytes of the type in front of a body.
 const KIND_BYTES: usize = 2;
 
+/// Bytes of a connection's beginning that [`is_first_frame_complete`] needs at most.
+pub const FIRST_FRAME_LIMIT_BYTES: usize = OPENING_BYTES + LENGTH_BYTES + HELLO_LIMIT_BYTES;
+
+/// Returns whether the first bytes of a client's control connection can be judged: its HELLO or its
+/// first message with a key is complete, or the codec rejects what has arrived. Until then a server
+/// need spend nothing on it.
+#[must_use]
+pub fn is_first_frame_complete(bytes: &[u8]) -> bool {
+    let Some((opening, rest)) = bytes.split_first_chunk::<OPENING_BYTES>() else {
+        return false;
+    };
+    let announced = match Security::from_byte(opening[OPENING_BYTES - 1]) {
+        Some(Security::Plain) => rest.split_first_chunk().map(|(&length, rest)| {
+            let length = u32::from_be_bytes(length);
+            (usize::try_from(length).unwrap_or(usize::MAX), rest)
+        }),
+        Some(Security::Noise) => rest
+            .split_first_chunk()
+            .map(|(&length, rest)| (usize::from(u16::from_be_bytes(length)), rest)),
+        None => return true,
+    };
+    announced.is_some_and(|(length, rest)| rest.len() >= length || length > HELLO_LIMIT_BYTES)
+}
+
 /// Sans-I/O codec of one end of a control connection.
 ///
 /// ```

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::time::Duration;
 
-use linerate_protocol::echo::{BACKLOG_LIMIT_BYTES, EchoStream, RESPONDING_PORTS, may_reply_to};
+use linerate_protocol::echo::{BACKLOG_LIMIT_BYTES, EchoStream, FIRST_CLIENT_PORT, may_reply_to};
 use proptest::prelude::*;
 
 #[test]
@@ -13,7 +13,7 @@ fn some_source_ports_get_no_reply() {
     for (source, expected, why) in [
         (0, false, "no reply is expected"),
         (7, false, "echo"),
-        (9, true, "discard sends nothing"),
+        (9, false, "no port of a client"),
         (13, false, "daytime"),
         (17, false, "quote of the day"),
         (19, false, "chargen"),
@@ -21,7 +21,10 @@ fn some_source_ports_get_no_reply() {
         (5_201, false, "itself, or another server of this kind"),
         (5_001, false, "another local port"),
         (5_202, true, "any other port"),
-        (53, true, "a name server ignores replies"),
+        (53, false, "DNS"),
+        (123, false, "NTP"),
+        (1_023, false, "the last port of services"),
+        (1_024, true, "the first port of clients"),
         (49_152, true, "any other port"),
         (65_535, true, "any other port"),
     ] {
@@ -32,8 +35,8 @@ fn some_source_ports_get_no_reply() {
         );
     }
     for source in 0..=u16::MAX {
-        let forbidden = source == 0 || RESPONDING_PORTS.contains(&source);
-        assert_eq!(may_reply_to(source, &[]), !forbidden, "{source}");
+        let is_client = source >= FIRST_CLIENT_PORT;
+        assert_eq!(may_reply_to(source, &[]), is_client, "{source}");
     }
 }
 

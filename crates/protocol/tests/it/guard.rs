@@ -4,7 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_protocol::amplification_guard::{
     AmplificationGuard, CREDIT_LIFETIME_NS, CREDIT_LIMIT_BYTES, GuardRules, IpNetwork,
-    RATE_DEPTH_NS, SendCredit, SendRejection, VALIDATION_LIFETIME_NS,
+    RATE_DEPTH_NS, RETURNED_REPLY_LIMIT, RETURNED_REPLY_PAUSE_NS, SendCredit, SendRejection,
+    VALIDATION_LIFETIME_NS,
 };
 use proptest::prelude::*;
 
@@ -371,6 +372,74 @@ proptest! {
             };
             left[who] += if may { answer } else { 0 };
             prop_assert!(left[who] <= came[who], "{left:?} {came:?}");
+        }
+    }
+}
+
+/// A service that returns every reply gets a bounded number of them, on whichever ports, and
+/// whether or not its address is validated. Others lose nothing.
+#[test]
+fn returned_replies_are_bounded() {
+    let mut guard = AmplificationGuard::new(GuardRules::default());
+    let (looping, other) = (ip("10.0.0.1"), ip("10.0.0.2"));
+    for number in 0..RETURNED_REPLY_LIMIT {
+        guard.count_returned(u64::from(number), looping).unwrap();
+        if number == 500 {
+            guard.validate(500, looping);
+        }
+    }
+    let rejection = SendRejection::ReturnedReplies { address: looping };
+    // A loop that goes on never gets a reply again, however slow it is.
+    for second in 1..=100 {
+        let now = second * (RETURNED_REPLY_PAUSE_NS - 1);
+        assert_eq!(guard.count_returned(now, looping), Err(rejection));
+    }
+    guard.count_returned(0, other).unwrap();
+    let later = 101 * RETURNED_REPLY_PAUSE_NS + 1;
+    guard.count_returned(later, ip("::ffff:10.0.0.1")).unwrap();
+}
+
+/// Two services on any ports, set on each other by one forged datagram: the loop ends, also if each
+/// of them returns something else than it receives.
+#[test]
+fn a_loop_of_two_services_ends() {
+    use linerate_protocol::amplification_guard::RecentReplies;
+    use linerate_protocol::chargen;
+
+    struct Service {
+        guard: AmplificationGuard,
+        recent: RecentReplies,
+        is_chargen: bool,
+        line: u64,
+    }
+    impl Service {
+        fn respond(&mut self, now: u64, peer: std::net::SocketAddr, datagram: &mut [u8]) -> bool {
+            let is_returned = self.recent.contains(self.recent.digest(peer, datagram));
+            if is_returned && self.guard.count_returned(now, peer.ip()).is_err() {
+                return false;
+            }
+            if self.is_chargen {
+                chargen::reply(datagram.len(), self.line, datagram);
+                self.line += 1;
+            }
+            self.recent.insert(self.recent.digest(peer, datagram));
+            true
+        }
+    }
+    for (one, two) in [(false, false), (true, false), (true, true)] {
+        let service = |is_chargen| Service {
+            guard: AmplificationGuard::new(GuardRules::default()),
+            recent: RecentReplies::new(None),
+            is_chargen,
+            line: 0,
+        };
+        let mut services = [service(one), service(two)];
+        let mut datagram = vec![b'x'; 500];
+        let peer = "10.0.0.1:7777".parse().unwrap();
+        let mut replies = 0_u64;
+        while services[(replies % 2) as usize].respond(replies, peer, &mut datagram) {
+            replies += 1;
+            assert!(replies < 3_000, "chargen: {one} and {two}");
         }
     }
 }

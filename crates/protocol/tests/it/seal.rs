@@ -2,8 +2,8 @@
 
 use crate::samples::Source;
 use linerate_protocol::control::{
-    Bye, ControlCodec, ControlError, Frame, Heartbeat, Hello, KEY_BYTES, NoiseCredentials,
-    PresharedKey,
+    Bye, ControlCodec, ControlError, FIRST_FRAME_LIMIT_BYTES, Frame, Heartbeat, Hello, KEY_BYTES,
+    NoiseCredentials, PresharedKey, is_first_frame_complete,
 };
 use proptest::prelude::*;
 
@@ -245,5 +245,27 @@ proptest! {
         let opening = take(&mut client(Some(SECRET)))[..9].to_vec();
         let _ = feed(&mut far, &[&opening[..], &bytes].concat(), 64);
         prop_assert!(far.peer_hello().is_none());
+    }
+}
+
+/// A server spends nothing on a connection until its first message is complete.
+#[test]
+fn the_first_message_of_a_client_is_recognised_as_complete() {
+    for secret in [None, Some(SECRET)] {
+        let client = client(secret);
+        let first = client.outgoing();
+        for bytes in 0..first.len() {
+            assert!(!is_first_frame_complete(&first[..bytes]), "{bytes}");
+        }
+        assert!(is_first_frame_complete(first));
+        assert!(first.len() <= FIRST_FRAME_LIMIT_BYTES);
+    }
+    // What is rejected anyway does not wait for more.
+    for rejected in [
+        &b"\x01lr\xC0\xFFctl\x02"[..],
+        b"\x01lr\xC0\xFFctl\0\xff\xff\xff\xff",
+        b"\x01lr\xC0\xFFctl\x01\xff\xff",
+    ] {
+        assert!(is_first_frame_complete(rejected), "{rejected:?}");
     }
 }

@@ -11,6 +11,7 @@ use super::entry::HistoryEntry;
 use super::marks::DocumentMarks;
 use crate::ReportError;
 use crate::document::{Document, read_document, read_text};
+use crate::external_text::parse_json;
 
 /// Schema id of an export.
 pub const EXPORT_SCHEMA: &str = "linerate/export/1";
@@ -144,7 +145,7 @@ impl History {
 
 fn read_json(path: &Path) -> Result<Value, ReportError> {
     let text = read_text(path)?;
-    serde_json::from_str(&text).map_err(|error| ReportError::NotARecord {
+    parse_json(&text).map_err(|error| ReportError::NotARecord {
         path: path.to_owned(),
         // The same description as for other files that are not JSON.
         why: match Document::from_json(&text) {

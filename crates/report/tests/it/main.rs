@@ -6,6 +6,7 @@ mod samples;
 mod beside;
 mod golden;
 mod method;
+mod poisoned;
 mod record;
 mod schema;
 mod trace;

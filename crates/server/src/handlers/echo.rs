@@ -21,8 +21,8 @@ pub const HANDLER: ProtocolHandler = ProtocolHandler {
     stream: Some(StreamHandler::Test(serve_stream)),
     expected_flow: None,
     datagrams: Some(|client, reservation, incoming| {
-        let timeouts = *client.timeouts();
-        let flow = RequestFlow::with_responder(|request: &mut [u8], _| request.len(), timeouts);
+        let respond = |request: &mut [u8], _| request.len();
+        let flow = RequestFlow::with_responder(PROTOCOL.name, &client, respond);
         let plan = request_plan(&client);
         respond_to_datagrams(PROTOCOL.name, plan, client, reservation, incoming, flow);
     }),

@@ -16,11 +16,11 @@ use linerate_protocol::iperf3::{
 };
 use linerate_record::event::ErrorReport;
 use linerate_session::error::SessionError;
+use linerate_session::plan_checks;
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::Readiness;
 use linerate_sys::{clock, readiness};
 use linerate_workload::flow_counters::PayloadTotals;
-use socket2::{Domain, Socket, Type};
 
 use self::flows::{begin_flow, plan, prepare_socket};
 use super::test_run::{StopReason, TestRun};
@@ -29,6 +29,7 @@ use super::{
     AcceptedClient, ProtocolHandler, StreamHandler, failure_reason, report, write_control,
 };
 use crate::interop_state::{ExpectationGuard, ExpectedFlow, IncomingFlow, RejectionKey};
+use crate::options::Grant;
 use crate::server_state::{SessionPermit, TestReservation};
 
 /// Handler of iperf3.
@@ -140,15 +141,16 @@ struct Iperf3Session {
     client_end_ns: Option<Nanos>,
 }
 
-/// Checks that the kernel accepts the requested congestion control, before the flows' sockets
-/// exist.
-fn check_congestion_control(params: &Iperf3Params) -> std::io::Result<()> {
-    match (&params.congestion, params.protocol) {
-        (Some(name), Iperf3Transport::Tcp) => {
-            let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
-            socket.set_tcp_congestion(name.as_bytes())
-        }
-        _ => Ok(()),
+/// Checks that the kernel has the requested congestion control, and that clients may use it, before
+/// the flows' sockets exist.
+fn check_congestion_control(params: &Iperf3Params, grants: &[Grant]) -> std::io::Result<()> {
+    let (Some(name), Iperf3Transport::Tcp) = (&params.congestion, params.protocol) else {
+        return Ok(());
+    };
+    let check = || plan_checks::try_loaded_congestion_control(name);
+    match grants.contains(&Grant::Socket) {
+        true => check(),
+        false => plan_checks::without_network_privileges(check),
     }
 }
 
@@ -352,7 +354,7 @@ impl Iperf3Session {
             self.machine.reject(rejection_code, 0);
             return Ok(NextState::Close);
         }
-        if let Err(error) = check_congestion_control(&self.params) {
+        if let Err(error) = check_congestion_control(&self.params, &self.client.server.grants) {
             let name = self.params.congestion.as_deref().unwrap_or_default();
             let key = RejectionKey {
                 reason: "congestion",
@@ -367,7 +369,7 @@ impl Iperf3Session {
                     ),
                     format!("congestion control {name}"),
                     "`sysctl net.ipv4.tcp_available_congestion_control` lists the available ones, \
-                     net.ipv4.tcp_allowed_congestion_control those for unprivileged users",
+                     net.ipv4.tcp_allowed_congestion_control those that need no --grant socket",
                 )
             });
             let errno = error.raw_os_error().unwrap_or_default();
@@ -377,7 +379,7 @@ impl Iperf3Session {
         let reservation = self
             .client
             .server
-            .reserve_test()
+            .reserve_test(self.client.peer.ip())
             .and_then(|mut reservation| {
                 reservation.reserve_sockets(self.params.flows().len())?;
                 Ok(reservation)
@@ -575,16 +577,17 @@ mod tests {
             protocol,
             ..Iperf3Params::default()
         };
-        let rejection = check_congestion_control(&requested(Some("no-such"), Iperf3Transport::Tcp));
-        assert_eq!(
-            rejection.unwrap_err().raw_os_error(),
-            Some(rustix::io::Errno::NOENT.raw_os_error())
-        );
-        assert!(check_congestion_control(&requested(Some("reno"), Iperf3Transport::Tcp)).is_ok());
-        // Datagrams have no congestion control.
-        assert!(
-            check_congestion_control(&requested(Some("no-such"), Iperf3Transport::Udp)).is_ok()
-        );
-        assert!(check_congestion_control(&requested(None, Iperf3Transport::Tcp)).is_ok());
+        for grants in [&[][..], &[Grant::Socket]] {
+            let check = |name, protocol| {
+                let checked = check_congestion_control(&requested(name, protocol), grants);
+                checked.map_err(|error| error.kind())
+            };
+            let unknown = check(Some("no-such"), Iperf3Transport::Tcp);
+            assert_eq!(unknown, Err(std::io::ErrorKind::NotFound));
+            assert_eq!(check(Some("reno"), Iperf3Transport::Tcp), Ok(()));
+            // Datagrams have no congestion control.
+            assert_eq!(check(Some("no-such"), Iperf3Transport::Udp), Ok(()));
+            assert_eq!(check(None, Iperf3Transport::Tcp), Ok(()));
+        }
     }
 }

@@ -284,7 +284,7 @@ impl NuttcpSession {
         let reservation = self
             .client
             .server
-            .reserve_test()
+            .reserve_test(self.client.peer.ip())
             .and_then(|mut reservation| {
                 reservation.reserve_sockets(usize::from(request.streams))?;
                 Ok(reservation)

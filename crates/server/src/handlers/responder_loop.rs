@@ -3,10 +3,11 @@
 use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_protocol::amplification_guard::SendCredit;
+use linerate_protocol::amplification_guard::{RecentReplies, SendCredit};
 use linerate_protocol::echo::may_reply_to;
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::event::ErrorReport;
@@ -27,7 +28,7 @@ use super::worker::{
     SequenceStats, receive_datagrams,
 };
 use crate::interop_state::{IncomingFlow, InteropState, RejectionKey};
-use crate::server_state::TestReservation;
+use crate::server_state::{ServerState, TestReservation};
 use crate::timeouts::Timeouts;
 
 /// Buffer of one receive call.
@@ -276,6 +277,10 @@ pub fn respond_to_datagrams<D: DatagramFlow + Send + 'static>(
 
 /// Flow of datagrams that are all requests, answered in place.
 pub struct RequestFlow<A> {
+    server: Arc<ServerState>,
+    protocol: &'static str,
+    peer: SocketAddr,
+    recent: RecentReplies,
     /// Turns a request, with its number from 0, into its response and returns the size of that.
     respond: A,
     totals: PayloadTotals,
@@ -284,14 +289,18 @@ pub struct RequestFlow<A> {
 }
 
 impl<A: FnMut(&mut [u8], u64) -> usize> RequestFlow<A> {
-    /// Creates a flow; `respond` turns a request, with its number from 0, into its response and
-    /// returns its size.
-    pub fn with_responder(respond: A, timeouts: Timeouts) -> Self {
+    /// Creates the flow of a client; `respond` turns a request, with its number from 0, into its
+    /// response and returns its size.
+    pub fn with_responder(protocol: &'static str, client: &AcceptedClient, respond: A) -> Self {
         Self {
+            server: Arc::clone(&client.server),
+            protocol,
+            peer: client.peer,
+            recent: RecentReplies::new(None),
             respond,
             totals: PayloadTotals::default(),
             last_ns: 0,
-            timeouts,
+            timeouts: *client.timeouts(),
         }
     }
 }
@@ -303,8 +312,15 @@ impl<A: FnMut(&mut [u8], u64) -> usize> DatagramFlow for RequestFlow<A> {
         self.totals.packets += 1;
         self.totals.bytes += datagram.len() as u64;
         self.last_ns = now;
+        let is_returned = (self.recent).contains(self.recent.digest(self.peer, datagram));
+        if is_returned && !(self.server.interop).may_respond_again(self.protocol, now, self.peer) {
+            return DatagramAction::Payload;
+        }
+        let bytes = (self.respond)(datagram, number);
+        let response = &datagram[..bytes.min(datagram.len())];
+        self.recent.insert(self.recent.digest(self.peer, response));
         DatagramAction::ReplyInPlace {
-            bytes: (self.respond)(datagram, number),
+            bytes,
             is_payload: true,
         }
     }

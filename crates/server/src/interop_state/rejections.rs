@@ -47,6 +47,20 @@ impl InteropState {
         false
     }
 
+    /// Returns whether a datagram that repeats a recent response is responded to: the sender may be
+    /// a service that responds to every datagram, with a forged request between both. A rejection
+    /// is logged.
+    pub fn may_respond_again(&self, protocol: &'static str, now: Nanos, from: SocketAddr) -> bool {
+        let counted = lock(&self.guard).count_returned(now, from.ip());
+        match counted {
+            Ok(()) => true,
+            Err(rejection) => {
+                self.reject_response(protocol, from, rejection);
+                false
+            }
+        }
+    }
+
     /// Logs that a client gets no response over UDP.
     pub fn reject_response(
         &self,
@@ -58,6 +72,7 @@ impl InteropState {
             SendRejection::NotNeighbour { address } => ("neighbour", address),
             SendRejection::MoreThanReceived { address, .. }
             | SendRejection::Unvalidated { address } => ("proof", address),
+            SendRejection::ReturnedReplies { address } => ("returned", address),
             SendRejection::AddressRate { address } => ("address-rate", address),
             SendRejection::TotalRate { address } => ("total-rate", address),
         };
@@ -68,6 +83,7 @@ impl InteropState {
         };
         self.log_rejection(key, || {
             let next = match rejection.option() {
+                _ if reason == "returned" => "let the client number its requests".to_owned(),
                 Some(option) if reason == "proof" => format!(
                     "{option} {address} (that address alone), or let it run a test over TCP first, \
                      which validates its address"

@@ -118,7 +118,7 @@ impl ServiceSessions {
                     continue;
                 };
                 // Without a permit the pair is closed, and with it the connection.
-                if let Some(permit) = server.acquire_permit() {
+                if let Some(permit) = server.acquire_permit(connection.peer.ip(), || None) {
                     let server: Arc<ServerState> = Arc::clone(&server);
                     sessions.push(scope.spawn(move || {
                         let control_stream = ControlStream::bridged(

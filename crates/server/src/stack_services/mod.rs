@@ -232,9 +232,13 @@ impl StackServices {
             };
             let listener = stack.tcp_listen(unspecified, backlog)?;
             let socket = stack.udp_bind(unspecified)?;
-            if !spec.kind.supports_timestamps() {
-                stack.udp_disable_stamps(socket)?;
-            }
+            let stamped = match spec.kind.supports_timestamps() {
+                true => stack.stamped_bytes(),
+                false => {
+                    stack.udp_disable_stamps(socket)?;
+                    None
+                }
+            };
             if let (ServiceKind::Linerate, Some(linerate)) = (spec.kind, &linerate) {
                 acceptor = Some(Box::new(NetstackAcceptor::new(
                     linerate.clone(),
@@ -245,7 +249,7 @@ impl StackServices {
             services.push(RunningService {
                 spec,
                 listener,
-                datagrams: UdpService::new(spec, socket),
+                datagrams: UdpService::new(spec, socket, stamped),
                 figures: ServiceFigures {
                     service: spec.kind.name().to_owned(),
                     port: spec.port,

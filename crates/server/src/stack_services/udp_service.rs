@@ -1,7 +1,10 @@
 //! Services over UDP.
 
+use std::net::SocketAddr;
+use std::ops::Range;
 use std::task::Poll;
 
+use linerate_protocol::amplification_guard::RecentReplies;
 use linerate_protocol::sockperf::SockperfDatagram;
 use linerate_protocol::{chargen, echo, sockperf};
 use linerate_record::stack::ServiceFigures;
@@ -20,7 +23,9 @@ const MAX_BURST: usize = 32;
 pub struct UdpService {
     socket: SocketId,
     port: u16,
+    kind: ServiceKind,
     protocol: UdpProtocol,
+    recent: RecentReplies,
 }
 
 enum UdpProtocol {
@@ -37,10 +42,13 @@ enum FrameResponder {
 }
 
 impl UdpService {
-    pub fn new(spec: ServiceSpec, socket: SocketId) -> Self {
+    /// Creates the service; `stamped` are the bytes of a response in which the stack writes times.
+    pub fn new(spec: ServiceSpec, socket: SocketId, stamped: Option<Range<usize>>) -> Self {
         Self {
             socket,
             port: spec.port,
+            kind: spec.kind,
+            recent: RecentReplies::new(stamped),
             protocol: match spec.kind {
                 ServiceKind::Echo => UdpProtocol::InFrame(FrameResponder::Echo),
                 // Sockets of the linerate service are handled by the acceptor.
@@ -104,7 +112,7 @@ impl UdpService {
                     .udp_queued(self.socket)
                     .is_ok_and(|waiting| waiting > 0);
             }
-            match self.echo(stack, interop, figures) {
+            match self.echo(stack, now, interop, figures) {
                 Poll::Ready(Ok(EchoResult::Sent(_))) => {
                     if self.flush_last(stack) {
                         return false;
@@ -129,15 +137,17 @@ impl UdpService {
             };
             figures.datagrams += 1;
             figures.bytes_received += bytes as u64;
+            let request = self.recent.digest(meta.from, &buffer[..bytes]);
             let response_bytes =
                 (self.protocol).respond(stack, &context, now, &meta, &mut buffer[..bytes]);
             // A response to a service's port would be responded to forever.
-            let Some(response_bytes) =
-                response_bytes.filter(|_| echo::may_reply_to(meta.from.port(), interop.ports()))
-            else {
+            let Some(response_bytes) = response_bytes.filter(|_| {
+                may_respond(&self.recent, request, self.kind, (now, meta.from), interop)
+            }) else {
                 continue;
             };
             let response = &buffer[..response_bytes];
+            self.recent.insert(self.recent.digest(meta.from, response));
             let sent = stack.udp_send(self.socket, Some(meta.from), response_bytes, |frame| {
                 frame.copy_from_slice(response);
             });
@@ -158,17 +168,27 @@ impl UdpService {
     fn echo(
         &mut self,
         stack: &mut Stack,
+        now: Nanos,
         interop: &InteropState,
         figures: &mut ServiceFigures,
     ) -> Poll<Result<EchoResult, StackError>> {
         let UdpProtocol::InFrame(service) = &mut self.protocol else {
             return Poll::Ready(Ok(EchoResult::StillQueued));
         };
+        let (recent, kind) = (&mut self.recent, self.kind);
         let echoed = stack.udp_echo(self.socket, None, |datagram, meta| {
             figures.datagrams += 1;
             figures.bytes_received += datagram.len() as u64;
-            let response_bytes = service.respond(datagram);
-            response_bytes.filter(|_| echo::may_reply_to(meta.from.port(), interop.ports()))
+            let request = recent.digest(meta.from, datagram);
+            let response_bytes = service.respond(datagram)?;
+            if !may_respond(recent, request, kind, (now, meta.from), interop) {
+                return None;
+            }
+            // A response of sockperf is no request, because its flags differ.
+            if kind == ServiceKind::Echo {
+                recent.insert(request);
+            }
+            Some(response_bytes)
         });
         if let Poll::Ready(Ok(EchoResult::Sent(bytes))) = &echoed {
             figures.bytes_sent += *bytes as u64;
@@ -194,6 +214,20 @@ impl UdpService {
             _ => false,
         }
     }
+}
+
+/// Returns whether a request, with its digest, may be responded to: its sender is no service that
+/// responds to the response.
+#[inline]
+fn may_respond(
+    recent: &RecentReplies,
+    request: u64,
+    kind: ServiceKind,
+    (now, from): (Nanos, SocketAddr),
+    interop: &InteropState,
+) -> bool {
+    echo::may_reply_to(from.port(), interop.ports())
+        && (!recent.contains(request) || interop.may_respond_again(kind.name(), now, from))
 }
 
 impl UdpProtocol {

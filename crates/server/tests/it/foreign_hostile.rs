@@ -833,3 +833,38 @@ fn reply_loops_are_prevented() {
         );
     }
 }
+
+/// A service on a port of its own choice returns every reply. It gets a bounded number of them, over
+/// all its ports. A client is replied to meanwhile.
+#[test]
+fn a_returned_reply_gets_no_reply_for_ever() {
+    let (_alone, host) = (alone(), InteropServer::with_ports(&["echo", "chargen"]));
+    let mut buffer = [0; 2_048];
+    let mut replies = 0;
+    for port in [host.also[0], host.also[0], host.also[1]] {
+        let service = UdpSocket::bind("127.0.0.1:0").unwrap();
+        service
+            .set_read_timeout(Some(Duration::from_millis(500)))
+            .unwrap();
+        service.send_to(&[b'x'; 500], ("127.0.0.1", port)).unwrap();
+        while let Ok((bytes, from)) = service.recv_from(&mut buffer) {
+            replies += 1;
+            assert!(replies < 2_000, "without end");
+            service.send_to(&buffer[..bytes], from).unwrap();
+        }
+    }
+    assert!(replies >= 1_000, "{replies}");
+    assert!(host.take_rejection("replies unchanged").is_some());
+    let client = UdpSocket::bind("127.0.0.1:0").unwrap();
+    client
+        .set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    for number in 0..2_000_u32 {
+        let request = number.to_be_bytes();
+        client
+            .send_to(&request, ("127.0.0.1", host.also[0]))
+            .unwrap();
+        let bytes = client.recv(&mut buffer).unwrap();
+        assert_eq!(buffer[..bytes], request);
+    }
+}

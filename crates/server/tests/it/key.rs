@@ -222,3 +222,26 @@ fn a_replayed_client_is_rejected() {
         assert_eq!(answer.len(), 9 + 2 + 48);
     });
 }
+
+/// A stranger that has no key begins on many connections, and says little or nothing useful on each.
+/// Whoever has the key is served meanwhile, also from the same address.
+#[test]
+fn strangers_do_not_keep_out_clients_with_the_key() {
+    let secret = "the key of the server";
+    let opening = b"\x01lr\xC0\xFFctl\x01";
+    // The length of a first message, and less than that; a message that proves nothing.
+    let incomplete = [&opening[..], &[0, 48, 1, 2, 3]].concat();
+    let worthless = [&opening[..], &[0, 48], &[7; 48]].concat();
+    with_server(key(secret), |port| {
+        let mut strangers = Vec::new();
+        for first in [&opening[..], &incomplete, &worthless] {
+            for _ in 0..200 {
+                let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+                stream.write_all(first).unwrap();
+                strangers.push(stream);
+            }
+            let record = request(port, RunKind::Latency, TransportProtocol::Tcp, key(secret));
+            assert!(record.unwrap().summary.round_trips > Some(0), "{first:?}");
+        }
+    });
+}

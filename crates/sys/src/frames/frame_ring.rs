@@ -340,36 +340,6 @@ mod tests {
         }
     }
 
-    /// A sender ends before it publishes, and another continues in its place, while the receiver
-    /// runs.
-    #[test]
-    fn a_sender_may_die_between_writing_and_publishing() {
-        loom::model(|| {
-            let (mut sender, mut receiver) = loom_ring(2);
-            let producer = loom::thread::spawn(move || {
-                let mut sent = sender.push(&[0]) as u64;
-                let free = sender.cursor.free_slots(&sender.shared.indices, 1);
-                if free == 1 {
-                    let at = sender.cursor.position() as usize & 1;
-                    // SAFETY: a slot is free, as `push` checks.
-                    unsafe { sender.shared.slots.write(at, &[99]) };
-                }
-                sender.cursor = SendCursor::resume(&sender.shared.indices, 2).unwrap();
-                sent += sender.push(&[sent]) as u64;
-                sent
-            });
-            let mut got = Vec::new();
-            let mut items = [0; 2];
-            let (count, _) = receiver.pop(&mut items);
-            got.extend_from_slice(&items[..count]);
-            let sent = producer.join().unwrap();
-            receiver.cursor = ReceiveCursor::resume(&receiver.shared.indices, 2).unwrap();
-            let (count, _) = receiver.pop(&mut items);
-            got.extend_from_slice(&items[..count]);
-            assert_eq!(got, (0..sent).collect::<Vec<u64>>());
-        });
-    }
-
     proptest! {
         /// Compares with a queue as the model.
         #[test]

@@ -60,19 +60,6 @@ impl SendCursor {
         }
     }
 
-    /// Cursor of a ring that another sender used before; items that it did not publish are
-    /// discarded.
-    ///
-    /// None if the shared indices cannot be those of a ring.
-    pub fn resume<W: SharedIndex>(indices: &RingIndices<W>, capacity: u32) -> Option<Self> {
-        let (position, cached) = (indices.tail.0.acquire(), indices.head.0.acquire());
-        (position.wrapping_sub(cached) <= capacity).then_some(Self {
-            position,
-            cached_head: cached,
-            capacity,
-        })
-    }
-
     /// Index of the next item to write, not masked.
     #[inline]
     pub fn position(&self) -> u32 {
@@ -94,6 +81,16 @@ impl SendCursor {
             self.cached_head = head;
         }
         max_slots.min(self.capacity - used)
+    }
+
+    /// Returns the number of published items that the receiver has not released; 0 if its `head` is
+    /// impossible.
+    pub fn unreleased<W: SharedIndex>(&mut self, indices: &RingIndices<W>) -> u32 {
+        let waiting = self.position.wrapping_sub(indices.head.0.acquire());
+        match waiting <= self.capacity {
+            true => waiting,
+            false => 0,
+        }
     }
 
     /// Returns the number of free slots according to the cached `head`.
@@ -128,19 +125,6 @@ impl ReceiveCursor {
             cached_tail: position,
             capacity,
         }
-    }
-
-    /// Cursor of a ring that another receiver used before; items that it did not release are read
-    /// again.
-    ///
-    /// None if the shared indices cannot be those of a ring.
-    pub fn resume<W: SharedIndex>(indices: &RingIndices<W>, capacity: u32) -> Option<Self> {
-        let (cached, position) = (indices.tail.0.acquire(), indices.head.0.acquire());
-        (cached.wrapping_sub(position) <= capacity).then_some(Self {
-            position,
-            cached_tail: cached,
-            capacity,
-        })
     }
 
     /// Index of the next item to read, not masked.

@@ -6,9 +6,9 @@
 //! receives the memory. The order in which they start does not matter. Each side copies a frame
 //! once, in or out.
 //!
-//! Either side may end at any time, also by `kill -9`. The other keeps the memory and continues.
-//! The next peer receives the memory from it, with all frames inside. The frames that the ended
-//! process was handling are lost: at most a burst.
+//! Either side may end at any time, also by `kill -9`. Each peer gets new memory, because one that
+//! has left may still write into its own. The survivor moves the frames there that the ended
+//! process has not taken. Those that it was handling are lost: at most a burst.
 
 mod peer_link;
 mod rendezvous;
@@ -33,6 +33,9 @@ use crate::queue::{AnyPort, OutageInterval, PeerState, PortQueues, RxQueue, TxQu
 /// `stack/echo/shm/found` shows the gain: one cache-line transfer between cores in each direction.
 const PREFETCH_BYTES: usize = 128;
 
+/// Frames of each ring, unless the server's `rxd` or `txd` sets them.
+const DESCRIPTORS: u32 = 1024;
+
 /// Description of the kind `shm:`.
 pub const KIND: PortKind = PortKind {
     scheme: "shm",
@@ -44,7 +47,7 @@ pub const KIND: PortKind = PortKind {
         value_kind: ValueKind::OneOf(&["server", "client"]),
         description: "listens for the other process, or connects to it (the default)",
     }],
-    descriptors: 1024,
+    descriptors: DESCRIPTORS,
     check: |url| {
         let is_permitted = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if url.name().len() <= 48 && url.name().chars().all(is_permitted) {
@@ -78,6 +81,10 @@ impl ShmRole {
 pub struct ShmReceive {
     link: Arc<PeerLink>,
     ring: Option<SlotReceiver>,
+    /// Peer to whom the ring belongs.
+    generation: u32,
+    /// Frames that may still be taken from the ring: limited once its peer was replaced.
+    takeable: u64,
     idle: IdleTimer,
     counters: Arc<QueueCounters>,
 }
@@ -86,6 +93,8 @@ pub struct ShmReceive {
 pub struct ShmTransmit {
     link: Arc<PeerLink>,
     ring: Option<SlotSender>,
+    /// Peer to whom the ring belongs.
+    generation: u32,
     idle: IdleTimer,
     counters: Arc<QueueCounters>,
 }
@@ -95,7 +104,8 @@ fn open(url: &PortUrl, _: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
         Some("server") => ShmRole::Server,
         _ => ShmRole::Client,
     };
-    let capacity = url.common().rxd.or(url.common().txd).unwrap_or(url.rxd());
+    let requested = url.common().rxd.or(url.common().txd);
+    let capacity = requested.unwrap_or(DESCRIPTORS);
     let queues = url.common().queues.unwrap_or(1);
     let mut ports = Vec::new();
     for queue in 0..queues {
@@ -103,8 +113,8 @@ fn open(url: &PortUrl, _: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
             0 => url.name().to_owned(),
             _ => format!("{}-q{queue}", url.name()),
         };
-        let rings = (capacity, url.frame_bytes());
-        let link = Arc::new(PeerLink::open(&name, url.short_name(), role, rings)?);
+        let link = PeerLink::open(&name, url.short_name(), role, requested, url.frame_bytes())?;
+        let link = Arc::new(link);
         let mut capabilities = PortCapabilities {
             copies: FrameCopy::EachDirection,
             receive_descriptors: Some(capacity),
@@ -121,12 +131,15 @@ fn open(url: &PortUrl, _: &FrameRegion) -> Result<Vec<AnyPort>, PortError> {
                 receive: ShmReceive {
                     link: Arc::clone(&link),
                     ring: None,
+                    generation: 0,
+                    takeable: u64::MAX,
                     idle: IdleTimer::new(),
                     counters: Arc::default(),
                 },
                 transmit: ShmTransmit {
                     link,
                     ring: None,
+                    generation: 0,
                     idle: IdleTimer::new(),
                     counters: Arc::default(),
                 },
@@ -144,14 +157,23 @@ impl ShmReceive {
         if self.idle.has_elapsed(self.ring.is_none()) {
             self.link.poll_peer();
         }
-        if self.ring.is_none()
-            && let Some(segment) = self.link.segment()
-        {
-            let ring_index = 1 - self.link.role().transmit_ring();
-            self.ring = SlotReceiver::resume(segment, ring_index);
-            if self.ring.is_none() {
-                self.link.mark_corrupted();
+    }
+
+    /// Continues with the memory of a new peer, once the frames of the last one are taken.
+    #[cold]
+    fn follow_peer(&mut self) {
+        if let Some(ring) = &mut self.ring {
+            // That peer may still publish frames and withdraw them: never more than at first.
+            let filled = u64::from(ring.filled_slots(ring.capacity()));
+            self.takeable = self.takeable.min(filled);
+            if self.takeable > 0 {
+                return;
             }
+        }
+        if let Some((generation, segment)) = self.link.segment() {
+            let ring_index = 1 - self.link.role().transmit_ring();
+            self.ring = Some(SlotReceiver::new(segment, ring_index));
+            (self.generation, self.takeable) = (generation, u64::MAX);
         }
     }
 }
@@ -159,7 +181,10 @@ impl ShmReceive {
 impl RxQueue for ShmReceive {
     #[inline]
     fn receive(&mut self, pool: &mut FramePool, burst: &mut Burst) -> usize {
-        let max_frames = burst.remaining() as u32;
+        if self.generation != self.link.generation() {
+            self.follow_peer();
+        }
+        let max_frames = (burst.remaining() as u64).min(self.takeable) as u32;
         let available = self
             .ring
             .as_mut()
@@ -190,6 +215,7 @@ impl RxQueue for ShmReceive {
             };
             self.counters.add_drops(cause, 1);
             ring.release_slots(1);
+            self.takeable -= 1;
             return 0;
         }
         let lengths = &lengths[..valid];
@@ -212,6 +238,7 @@ impl RxQueue for ShmReceive {
             bytes += length as u64;
         }
         ring.release_slots(allocated as u32);
+        self.takeable -= allocated as u64;
         self.counters.add_frames(allocated, bytes);
         allocated
     }
@@ -240,13 +267,21 @@ impl ShmTransmit {
         if self.idle.has_elapsed(self.ring.is_none()) {
             self.link.poll_peer();
         }
-        if self.ring.is_none()
-            && let Some(segment) = self.link.segment()
+        self.follow_peer();
+    }
+
+    /// Continues with the memory of a new peer, if there is one, and moves the frames there that the last one has
+    /// not taken.
+    #[cold]
+    fn follow_peer(&mut self) {
+        if self.generation != self.link.generation()
+            && let Some((generation, segment)) = self.link.segment()
         {
-            self.ring = SlotSender::resume(segment, self.link.role().transmit_ring());
-            if self.ring.is_none() {
-                self.link.mark_corrupted();
+            let mut ring = SlotSender::new(segment, self.link.role().transmit_ring());
+            if let Some(last) = self.ring.take() {
+                ring.take_over(last);
             }
+            (self.ring, self.generation) = (Some(ring), generation);
         }
     }
 }
@@ -257,6 +292,9 @@ impl TxQueue for ShmTransmit {
         let max_frames = burst.len() as u32;
         if max_frames == 0 {
             return 0;
+        }
+        if self.generation != self.link.generation() {
+            self.follow_peer();
         }
         if self.ring.is_none() {
             // The peer may have connected by now. Its first frames need a reply, which a loop that
@@ -308,6 +346,7 @@ impl TxQueue for ShmTransmit {
 
     fn refresh(&mut self) -> Result<(), PortError> {
         self.link.poll_peer();
+        self.follow_peer();
         self.link.take_failure()
     }
 }

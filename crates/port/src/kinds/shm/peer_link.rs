@@ -4,10 +4,12 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use linerate_sys::shm::{ShmLayout, ShmSegment};
+use linerate_sys::shm::{ShmLayout, ShmMismatch, ShmSegment};
 
 use super::ShmRole;
 use super::rendezvous::{
@@ -27,6 +29,9 @@ const MAX_OUTAGES: usize = 64;
 
 /// Time in which a client must send its first message: other clients wait meanwhile.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Most frames per ring that a side accepts which requests no number: 13 MB for frames of 1518 B.
+const MAX_UNREQUESTED_CAPACITY: u32 = 4 * super::DESCRIPTORS;
 
 /// Action named in the error when the peer's memory cannot be mapped.
 const MAP_ACTION: &str = "map the memory from the other side";
@@ -99,15 +104,21 @@ pub(super) struct PeerLink {
     port: String,
     role: ShmRole,
     socket: PathBuf,
+    /// Layout of the memory that this side creates.
     layout: ShmLayout,
+    /// Most frames per ring of memory that this side accepts.
+    max_capacity: u32,
     /// Maximum frame length in bytes, equal on both sides.
     frame_bytes: u16,
-    /// Set when the two connect for the first time, and kept for all later peers.
-    segment: OnceLock<Arc<ShmSegment>>,
+    /// Number of peers so far, each with memory of its own.
+    generation: AtomicU32,
     state: Mutex<PeerLinkState>,
 }
 
 struct PeerLinkState {
+    /// Memory shared with the latest peer. Each peer gets new memory: one that has left may still
+    /// write into its own.
+    segment: Option<Arc<ShmSegment>>,
     /// Listening socket of a server.
     listener: Option<RendezvousListener>,
     /// Connection to the peer while it exists.
@@ -136,7 +147,8 @@ impl PeerLinkState {
     }
 
     /// Completes the handshake: the pending connection becomes that of the peer.
-    fn peer_joined(&mut self) {
+    fn peer_joined(&mut self, segment: ShmSegment) {
+        self.segment = Some(Arc::new(segment));
         self.peer = self.pending.take();
         if let Some(last) = self.outages.back_mut() {
             last.until.get_or_insert_with(Instant::now);
@@ -148,12 +160,14 @@ impl PeerLinkState {
 enum HandshakeFailure {
     UnknownVersion,
     ServerBusy,
-    BothHaveMemory,
+    /// The server rejected this client.
+    Rejected,
     /// Maximum frame length of the peer in bytes, which differs from ours.
     FrameLength(u16),
     /// Bytes per frame slot of the peer's memory, which differ from ours.
     SlotSize(u32),
-    Corrupted,
+    /// Frames per ring of the peer's memory: more than accepted here.
+    Capacity(u32),
     /// Action that the kernel did not perform, and its error.
     System(&'static str, io::Error),
 }
@@ -163,7 +177,8 @@ impl PeerLink {
         name: &str,
         port: String,
         role: ShmRole,
-        (capacity, frame_bytes): (u32, u16),
+        capacity: Option<u32>,
+        frame_bytes: u16,
     ) -> Result<Self, PortError> {
         let socket = runtime_dir()?.join(format!("shm-{name}.sock"));
         let listener = match role {
@@ -190,10 +205,12 @@ impl PeerLink {
             port,
             role,
             socket,
-            layout: ShmLayout::new(capacity, frame_bytes),
+            layout: ShmLayout::new(capacity.unwrap_or(super::DESCRIPTORS), frame_bytes),
+            max_capacity: capacity.unwrap_or(MAX_UNREQUESTED_CAPACITY),
             frame_bytes,
-            segment: OnceLock::new(),
+            generation: AtomicU32::new(0),
             state: Mutex::new(PeerLinkState {
+                segment: None,
                 listener,
                 peer: None,
                 pending: None,
@@ -210,15 +227,22 @@ impl PeerLink {
         self.role
     }
 
-    /// Shared memory, after the first connection.
-    pub(super) fn segment(&self) -> Option<Arc<ShmSegment>> {
-        self.segment.get().cloned()
+    /// Number of peers so far.
+    #[inline]
+    pub(super) fn generation(&self) -> u32 {
+        self.generation.load(Relaxed)
+    }
+
+    /// Memory shared with the latest peer, and the number of that peer.
+    pub(super) fn segment(&self) -> Option<(u32, Arc<ShmSegment>)> {
+        let state = self.lock_state();
+        let segment = state.segment.clone()?;
+        Some((self.generation(), segment))
     }
 
     pub(super) fn peer_state(&self) -> PeerState {
-        // Both are set under the lock.
         let state = self.lock_state();
-        match (&state.peer, self.segment.get()) {
+        match (&state.peer, &state.segment) {
             (Some(_), _) => PeerState::Connected,
             (None, Some(_)) => PeerState::Disconnected,
             (None, None) => PeerState::NeverConnected,
@@ -228,11 +252,6 @@ impl PeerLink {
     /// Latest times without a peer, the earliest first.
     pub(super) fn outages(&self) -> Vec<OutageInterval> {
         self.lock_state().outages.iter().copied().collect()
-    }
-
-    /// Records that the positions in the memory are not those of a ring.
-    pub(super) fn mark_corrupted(&self) {
-        self.lock_state().failure = Some(HandshakeFailure::Corrupted);
     }
 
     /// Returns the reason of a failed handshake, once; a peer that is just absent is no error.
@@ -252,9 +271,7 @@ impl PeerLink {
             Some(HandshakeFailure::UnknownVersion) => {
                 Err(mismatch("it uses another protocol version"))
             }
-            Some(HandshakeFailure::BothHaveMemory) => {
-                Err(mismatch("both sides have memory from earlier peers"))
-            }
+            Some(HandshakeFailure::Rejected) => Err(mismatch("it rejects this side")),
             Some(HandshakeFailure::FrameLength(peer_bytes)) => Err(mismatch(&format!(
                 "its frames have up to {peer_bytes} bytes (mtu={}) and those of this side {} (mtu={})",
                 peer_bytes.saturating_sub(FRAME_OVERHEAD_BYTES),
@@ -265,7 +282,11 @@ impl PeerLink {
                 "its memory has {peer_bytes} bytes for each frame and that of this side {}",
                 self.layout.slot_bytes
             ))),
-            Some(HandshakeFailure::Corrupted) => Err(mismatch("the memory is corrupted")),
+            Some(HandshakeFailure::Capacity(peer_frames)) => Err(mismatch(&format!(
+                "its memory has {peer_frames} frames for each direction (rxd={peer_frames}) and \
+                 this side accepts 1 to {}",
+                self.max_capacity
+            ))),
             Some(HandshakeFailure::System(action, source)) => Err(PortError::Kernel {
                 port: port(),
                 action,
@@ -319,58 +340,40 @@ impl PeerLink {
             {
                 let _ = client.send(HandshakeMessage::Incompatible, None, self.frame_bytes);
             }
-            HandshakeEvent::Message(HandshakeMessage::Hello, file, _) => {
-                if let Err(failure) = self.agree_on_memory(client, file) {
-                    let _ = client.send(HandshakeMessage::Incompatible, None, self.frame_bytes);
-                    state.failure = Some(failure);
-                } else {
-                    state.peer_joined();
+            HandshakeEvent::Message(HandshakeMessage::Hello, ..) => {
+                match self.send_new_memory(client) {
+                    Ok(segment) => self.join(state, segment),
+                    Err(failure) => {
+                        let _ = client.send(HandshakeMessage::Incompatible, None, self.frame_bytes);
+                        state.failure = Some(failure);
+                    }
                 }
             }
+            // Any process of this user may have sent it: no reason to stop this port.
             HandshakeEvent::Message(..) | HandshakeEvent::Unknown => {
                 let _ = client.send(HandshakeMessage::Incompatible, None, self.frame_bytes);
-                state.failure = Some(HandshakeFailure::UnknownVersion);
             }
         }
         state.pending = None;
     }
 
-    /// Agrees with a client on the memory: the one that survived, or a new one.
-    fn agree_on_memory(
-        &self,
-        client: &PeerConnection,
-        file: Option<OwnedFd>,
-    ) -> Result<(), HandshakeFailure> {
-        let sent = match (self.segment.get(), file) {
-            (Some(segment), None) => client.send(
-                HandshakeMessage::Joined,
-                Some(segment.as_fd()),
-                self.frame_bytes,
-            ),
-            (Some(_), Some(_)) => return Err(HandshakeFailure::BothHaveMemory),
-            (None, Some(file)) => {
-                let segment = self.adopt_segment(file)?;
-                let sent = client.send(HandshakeMessage::Joined, None, self.frame_bytes);
-                if sent.is_ok() {
-                    let _ = self.segment.set(segment);
-                }
-                sent
-            }
-            (None, None) => {
-                let segment = ShmSegment::create(self.layout)
-                    .map_err(|error| HandshakeFailure::System("create memory to share", error))?;
-                let sent = client.send(
-                    HandshakeMessage::Joined,
-                    Some(segment.as_fd()),
-                    self.frame_bytes,
-                );
-                if sent.is_ok() {
-                    let _ = self.segment.set(Arc::new(segment));
-                }
-                sent
-            }
-        };
-        sent.map_err(|error| HandshakeFailure::System("send the memory to the client", error))
+    /// Creates memory for a client and sends it. A client that has gone meanwhile is no failure:
+    /// the next check detects it.
+    fn send_new_memory(&self, client: &PeerConnection) -> Result<ShmSegment, HandshakeFailure> {
+        let segment = ShmSegment::create(self.layout)
+            .map_err(|error| HandshakeFailure::System("create memory to share", error))?;
+        let _ = client.send(
+            HandshakeMessage::Joined,
+            Some(segment.as_fd()),
+            self.frame_bytes,
+        );
+        Ok(segment)
+    }
+
+    fn join(&self, state: &mut PeerLinkState, segment: ShmSegment) {
+        state.peer_joined(segment);
+        // Under the lock, so that it belongs to the segment.
+        self.generation.fetch_add(1, Relaxed);
     }
 
     fn connect_to_server(&self, state: &mut PeerLinkState) {
@@ -382,9 +385,8 @@ impl PeerLink {
             let Ok(connection) = PeerConnection::connect(&self.socket) else {
                 return;
             };
-            let own_memory = self.segment.get().map(|segment| segment.as_fd());
             if connection
-                .send(HandshakeMessage::Hello, own_memory, self.frame_bytes)
+                .send(HandshakeMessage::Hello, None, self.frame_bytes)
                 .is_ok()
             {
                 state.pending = Some(connection);
@@ -402,23 +404,23 @@ impl PeerLink {
                 state.failure = Some(HandshakeFailure::FrameLength(peer_frame_bytes));
             }
             HandshakeEvent::Message(HandshakeMessage::Joined, file, _) => {
-                match (self.segment.get(), file) {
-                    (None, Some(file)) => match self.adopt_segment(file) {
-                        Ok(segment) => {
-                            let _ = self.segment.set(segment);
-                            state.peer_joined();
-                        }
-                        Err(failure) => state.failure = Some(failure),
-                    },
-                    (Some(_), None) => state.peer_joined(),
-                    _ => state.failure = Some(HandshakeFailure::BothHaveMemory),
+                let adopted = match file {
+                    Some(file) => self.adopt_segment(file),
+                    None => Err(HandshakeFailure::UnknownVersion),
+                };
+                match adopted {
+                    Ok(segment) => {
+                        self.join(state, segment);
+                        return;
+                    }
+                    Err(failure) => state.failure = Some(failure),
                 }
             }
             HandshakeEvent::Message(HandshakeMessage::Busy, ..) => {
                 state.failure = Some(HandshakeFailure::ServerBusy)
             }
             HandshakeEvent::Message(HandshakeMessage::Incompatible, ..) => {
-                state.failure = Some(HandshakeFailure::BothHaveMemory)
+                state.failure = Some(HandshakeFailure::Rejected)
             }
             HandshakeEvent::Message(..) | HandshakeEvent::Unknown => {
                 state.failure = Some(HandshakeFailure::UnknownVersion)
@@ -427,16 +429,15 @@ impl PeerLink {
         state.pending = None;
     }
 
-    /// Maps the memory of the peer, if its slots have the agreed size.
-    fn adopt_segment(&self, file: OwnedFd) -> Result<Arc<ShmSegment>, HandshakeFailure> {
-        match ShmSegment::adopt(file) {
-            Ok(Some(segment)) if segment.layout().slot_bytes == self.layout.slot_bytes => {
-                Ok(Arc::new(segment))
-            }
-            Ok(Some(segment)) => Err(HandshakeFailure::SlotSize(segment.layout().slot_bytes)),
-            Ok(None) => Err(HandshakeFailure::UnknownVersion),
-            Err(error) => Err(HandshakeFailure::System(MAP_ACTION, error)),
-        }
+    /// Maps the memory of the peer, if its slots have the agreed size and are not too many.
+    fn adopt_segment(&self, file: OwnedFd) -> Result<ShmSegment, HandshakeFailure> {
+        let adopted = ShmSegment::adopt(file, self.layout.slot_bytes, self.max_capacity)
+            .map_err(|error| HandshakeFailure::System(MAP_ACTION, error))?;
+        adopted.map_err(|mismatch| match mismatch {
+            ShmMismatch::Unknown => HandshakeFailure::UnknownVersion,
+            ShmMismatch::SlotBytes(bytes) => HandshakeFailure::SlotSize(bytes),
+            ShmMismatch::Capacity(frames) => HandshakeFailure::Capacity(frames),
+        })
     }
 }
 

@@ -5,7 +5,7 @@ use linerate_protocol::iperf2::datagram::{
 };
 use linerate_protocol::iperf2::{
     Iperf2ClientAction, Iperf2Datagram, Iperf2Direction, Iperf2Report, Iperf2Settings,
-    Iperf2UdpClient, Iperf2UdpServer, REPORT_BYTES, ReportLayout,
+    Iperf2UdpClient, Iperf2UdpServer, REPORT_BYTES, REPORT_LIMIT, ReportLayout,
 };
 use proptest::prelude::*;
 
@@ -296,4 +296,25 @@ proptest! {
         prop_assert_eq!(far.bytes, Some(arrived * bytes as u64));
         prop_assert_eq!(far.retransmits, None);
     }
+}
+
+/// A report begins like an end: two servers that are set on each other answer each other's reports.
+#[test]
+fn reports_of_one_flow_are_bounded() {
+    let datagram = |number: i32| [&number.to_be_bytes()[..], &[0; 1466]].concat();
+    let mut flows = [0, 0].map(|_| Iperf2UdpServer::open(&datagram(0), 0).unwrap());
+    let mut message = datagram(-1);
+    let mut reports = 0;
+    loop {
+        let flow = &mut flows[reports % 2];
+        assert_eq!(flow.receive(&message, 0), Iperf2Datagram::End);
+        let Some(report) = flow.reply(message.len()) else {
+            break;
+        };
+        message = report.to_vec();
+        reports += 1;
+        assert!(reports <= 2 * REPORT_LIMIT as usize, "without end");
+    }
+    // A client of upstream repeats its end ten times.
+    assert!(reports >= 10, "{reports}");
 }
