@@ -12,9 +12,9 @@
 //!    a forged address of such a network to this host), or in one that an option allows.
 //! 3. **Rate limits.** Bytes per second to one address, and to all addresses together.
 //!
-//! A sender that returns replies gets a bounded number of them
-//! ([`AmplificationGuard::count_returned`]): it may be a service that replies to every datagram, and
-//! a forged datagram then keeps both busy for ever.
+//! A sender that returns replies may be a service that replies to every datagram, and a forged
+//! datagram then keeps both busy for ever. After a number of them it is checked
+//! ([`AmplificationGuard::count_returned`]).
 //!
 //! A flow of datagrams is far larger than its request. It is sent only to validated addresses, and
 //! to addresses that an option allows one by one. A client in an allowed network gets replies but
@@ -63,12 +63,15 @@ pub const CREDIT_LIFETIME_NS: u64 = 10_000_000;
 /// lifetime, so that unused credit takes little from other addresses.
 const CREDIT_RESERVATION_NS: u64 = CREDIT_LIFETIME_NS / 10;
 
-/// Replies to datagrams of one address that repeat an earlier reply. A client that sends the same
-/// datagram each time has that many; a loop of one datagram between neighbours ends within 50 ms.
+/// Replies to datagrams of one address that repeat an earlier reply, before the address is checked.
+/// A loop of one datagram between neighbours has had as many after 50 ms.
 pub const RETURNED_REPLY_LIMIT: u32 = 1_000;
 
-/// Time without such datagrams after which their count starts again, in nanoseconds.
+/// Time without such datagrams after which an address starts again, in nanoseconds.
 pub const RETURNED_REPLY_PAUSE_NS: u64 = 60_000_000_000;
+
+/// Time in which a service replies to a check, in nanoseconds.
+pub const CHECK_TIMEOUT_NS: u64 = 1_000_000_000;
 
 /// Rules of the [`AmplificationGuard`]: networks of the host and limits from options.
 #[derive(Clone, Debug)]
@@ -134,9 +137,9 @@ pub enum SendRejection {
         /// Address of the client.
         address: IpAddr,
     },
-    /// The address has returned as many replies as it may.
+    /// The address has a service that replies to every datagram.
     #[error(
-        "{address} returned {RETURNED_REPLY_LIMIT} replies unchanged, as a service does that replies to every datagram: let the client number its requests"
+        "{address} returned {RETURNED_REPLY_LIMIT} replies unchanged and replied to a datagram of another port: a service there replies to every datagram, in an endless loop; no option allows this"
     )]
     ReturnedReplies {
         /// Address of the client.
@@ -179,6 +182,43 @@ struct UnvalidatedAddress {
     bucket: ByteBucket,
 }
 
+/// What happens to the reply to a datagram that repeats an earlier reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnedReply {
+    /// It is sent.
+    Send,
+    /// It is sent, and then one datagram of another port, to the same address and port. A service
+    /// replies to that: call [`AmplificationGuard::mark_service`] for any datagram that arrives at
+    /// that port within [`CHECK_TIMEOUT_NS`]. The connected socket of a client does not receive it.
+    SendAndCheck,
+    /// The sender is a service: nothing is sent.
+    Reject,
+}
+
+/// Returned replies of an address.
+#[derive(Clone, Copy, Debug)]
+struct ReturnedReplies {
+    count: u32,
+    /// Count at which the address is checked.
+    limit: u32,
+    /// Time of the check whose reply is awaited.
+    checked_ns: Option<u64>,
+    is_service: bool,
+    last_ns: u64,
+}
+
+impl ReturnedReplies {
+    fn new(now_ns: u64) -> Self {
+        Self {
+            count: 0,
+            limit: RETURNED_REPLY_LIMIT,
+            checked_ns: None,
+            is_service: false,
+            last_ns: now_ns,
+        }
+    }
+}
+
 /// Decides whether datagrams may be sent to unvalidated addresses, and counts their credit.
 ///
 /// ```
@@ -198,9 +238,9 @@ pub struct AmplificationGuard {
     unvalidated: LruMap<UnvalidatedAddress>,
     /// Time of the last validation of each validated address.
     validated: LruMap<u64>,
-    /// Returned replies of each address: their number, and the time of the last one. Validation
-    /// changes nothing: it shows that a host is there, not that its port has a client.
-    returned: LruMap<(u32, u64)>,
+    /// Addresses that return replies. Validation changes nothing: it shows that a host is there, not
+    /// that its port has a client.
+    returned: LruMap<ReturnedReplies>,
     total_bucket: ByteBucket,
 }
 
@@ -320,26 +360,42 @@ impl AmplificationGuard {
     }
 
     /// Counts a datagram from an address that repeats a recent reply to it ([`RecentReplies`]), and
-    /// decides whether it is replied to.
+    /// decides about the reply.
     ///
     /// All ports of the address share the count, and all ports of this server: a loop between two
     /// hosts may change its ports.
-    ///
-    /// # Errors
-    /// [`SendRejection::ReturnedReplies`] after [`RETURNED_REPLY_LIMIT`] such datagrams, until none
-    /// has arrived for [`RETURNED_REPLY_PAUSE_NS`].
-    pub fn count_returned(&mut self, now_ns: u64, from: IpAddr) -> Result<(), SendRejection> {
-        let address = from.to_canonical();
-        let (count, last_ns) = self.returned.get_or_insert_with(address, || (0, now_ns));
-        if now_ns.saturating_sub(*last_ns) > RETURNED_REPLY_PAUSE_NS {
-            *count = 0;
+    pub fn count_returned(&mut self, now_ns: u64, from: IpAddr) -> ReturnedReply {
+        let entry = (self.returned)
+            .get_or_insert_with(from.to_canonical(), || ReturnedReplies::new(now_ns));
+        if now_ns.saturating_sub(entry.last_ns) > RETURNED_REPLY_PAUSE_NS {
+            *entry = ReturnedReplies::new(now_ns);
         }
-        *last_ns = now_ns.max(*last_ns);
-        if *count >= RETURNED_REPLY_LIMIT {
-            return Err(SendRejection::ReturnedReplies { address });
+        entry.last_ns = now_ns.max(entry.last_ns);
+        if entry.is_service {
+            return ReturnedReply::Reject;
         }
-        *count += 1;
-        Ok(())
+        if let Some(since_ns) = entry.checked_ns {
+            if now_ns.saturating_sub(since_ns) <= CHECK_TIMEOUT_NS {
+                return ReturnedReply::Send;
+            }
+            // No reply: a client, which is checked more and more rarely.
+            entry.checked_ns = None;
+            entry.limit = entry.limit.saturating_mul(2);
+            entry.count = 0;
+        }
+        entry.count += 1;
+        if entry.count < entry.limit {
+            return ReturnedReply::Send;
+        }
+        entry.checked_ns = Some(now_ns);
+        ReturnedReply::SendAndCheck
+    }
+
+    /// Records that an address replied to a check: it has a service.
+    pub fn mark_service(&mut self, now_ns: u64, address: IpAddr) {
+        let entry = (self.returned)
+            .get_or_insert_with(address.to_canonical(), || ReturnedReplies::new(now_ns));
+        entry.is_service = true;
     }
 
     /// Counts `received_bytes` received bytes, decides about a reply of `response_bytes` bytes, and

@@ -59,7 +59,7 @@ pub use tcp::{
     ACK_BYTES, Iperf2TcpClient, Iperf2TcpRequest, Iperf2TcpServer, VersionAck, VersionAckTimes,
 };
 pub use udp_client::{Iperf2ClientAction, Iperf2UdpClient};
-pub use udp_server::{Iperf2Datagram, Iperf2UdpServer, QUIET_NS, REPORT_LIMIT};
+pub use udp_server::{Iperf2Datagram, Iperf2UdpServer, QUIET_NS};
 pub use write_times::{WRITE_HEADER_BYTES, WriteDelayReader, WriteTimestamper};
 
 /// Fills a payload with iperf2's pattern, the digits repeated; old receivers can verify it.

@@ -401,7 +401,10 @@ impl Acceptor {
                         let interop = &self.server.interop;
                         interop.reject_test(handler.name, connection.peer, &rejection);
                     }
-                    Ok(reservation) => {
+                    Ok(mut reservation) => {
+                        if let Some(handle) = connection.end_handle() {
+                            reservation.end_if_silent(handle);
+                        }
                         let Some((client, stream)) = self.accepted_client(connection, unvalidated)
                         else {
                             return;

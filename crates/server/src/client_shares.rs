@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use linerate_sys::clock::Nanos;
+use linerate_sys::socket::read_tcp_info;
 
 use crate::limits::{SESSION_PERMIT_LIMIT, STALLED_SESSION_NS, UNPROVED_SESSIONS_PER_ADDRESS};
 
@@ -40,6 +41,9 @@ pub enum NoTest {
 pub struct TestShares {
     total: usize,
     by_owner: HashMap<IpAddr, usize>,
+    /// Tests whose only connection can be ended, the oldest first: its number and address.
+    endable: Vec<(u64, IpAddr, TcpStream)>,
+    last_id: u64,
 }
 
 impl TestShares {
@@ -61,6 +65,37 @@ impl TestShares {
         Ok(())
     }
 
+    /// Adds the connection of a test, and returns its number: it may be ended while it is silent.
+    pub fn add_endable(&mut self, client: IpAddr, stream: TcpStream) -> u64 {
+        self.last_id += 1;
+        self.endable.push((self.last_id, owner_of(client), stream));
+        self.last_id
+    }
+
+    /// Removes the connection with this number.
+    pub fn remove_endable(&mut self, id: u64) {
+        self.endable.retain(|(other, ..)| *other != id);
+    }
+
+    /// Ends the oldest silent test, whose place another test of this client needs: of the same
+    /// address if that has used up its share, otherwise of an address that has more tests.
+    pub fn end_silent(&mut self, client: IpAddr, reason: NoTest) {
+        let owner = owner_of(client);
+        let tests = |owner| self.by_owner.get(&owner).copied().unwrap_or(0);
+        let own = tests(owner);
+        let silent = self.endable.iter().position(|(_, other, stream)| {
+            let is_candidate = match reason {
+                NoTest::Reserved { .. } => *other == owner,
+                NoTest::Full => tests(*other) > own + 1,
+            };
+            is_candidate && is_silent(stream)
+        });
+        if let Some(position) = silent {
+            // Its threads read the end of the connection.
+            let _ = self.endable.remove(position).2.shutdown(Shutdown::Both);
+        }
+    }
+
     /// Removes a test of a client.
     pub fn remove(&mut self, client: IpAddr) {
         let owner = owner_of(client);
@@ -72,6 +107,15 @@ impl TestShares {
             }
         }
     }
+}
+
+/// Returns whether a connection has moved nothing for as long as makes a session stalled.
+fn is_silent(stream: &TcpStream) -> bool {
+    let limit_ms = STALLED_SESSION_NS / 1_000_000;
+    read_tcp_info(stream).is_ok_and(|info| {
+        let last_ms = info.since_received_ms.min(info.since_acknowledgement_ms);
+        u64::from(last_ms) >= limit_ms
+    })
 }
 
 /// Control connections that have a thread and no test yet.
@@ -204,12 +248,13 @@ mod tests {
                 own += 1;
             }
             assert_eq!(own, (limit - limit / 4).max(4.min(limit)), "{limit}");
-            for _ in own..limit {
-                shares.add(ip("10.0.0.1"), limit).unwrap();
+            for other in own..limit {
+                let address = IpAddr::from([10, 0, 0, other as u8]);
+                shares.add(address, limit).unwrap();
             }
-            assert_eq!(shares.add(ip("10.0.0.2"), limit), Err(NoTest::Full));
+            assert_eq!(shares.add(ip("10.0.1.2"), limit), Err(NoTest::Full));
             shares.remove(ip("2001:db8::1"));
-            shares.add(ip("10.0.0.2"), limit).unwrap();
+            shares.add(ip("10.0.1.2"), limit).unwrap();
         }
     }
 
@@ -220,15 +265,43 @@ mod tests {
     }
 
     #[test]
+    fn a_silent_test_is_ended_for_another_of_its_address() {
+        let (attacker, other) = (ip("10.0.0.1"), ip("10.0.0.2"));
+        let mut shares = TestShares::default();
+        let mut clients = Vec::new();
+        while shares.add(attacker, 8).is_ok() {
+            let (server_side, client_side) = stream();
+            shares.add_endable(attacker, server_side);
+            clients.push(client_side);
+        }
+        let read = |mut client: &TcpStream| std::io::Read::read(&mut client, &mut [0]);
+        clients
+            .iter()
+            .for_each(|client| client.set_nonblocking(true).unwrap());
+        let reserved = NoTest::Reserved { own: 6 };
+        shares.end_silent(attacker, reserved);
+        assert!(read(&clients[0]).is_err(), "too early");
+        std::thread::sleep(std::time::Duration::from_nanos(STALLED_SESSION_NS));
+        shares.end_silent(other, reserved);
+        assert!(read(&clients[0]).is_err(), "of another address");
+        shares.end_silent(attacker, reserved);
+        shares.end_silent(other, NoTest::Full);
+        for (index, client) in clients.iter().enumerate() {
+            let ended = matches!(read(client), Ok(0));
+            assert_eq!(ended, index < 2, "{index}");
+        }
+    }
+
+    #[test]
     fn an_address_without_proof_has_a_share_and_pays_for_more() {
-        let (shares, stranger, honest) = (SessionShares::default(), ip("10.0.0.1"), ip("10.0.0.2"));
+        let (shares, attacker, honest) = (SessionShares::default(), ip("10.0.0.1"), ip("10.0.0.2"));
         let (server_side, client_side) = stream();
-        let first = shares.add(0, stranger, || Some(server_side)).unwrap();
+        let first = shares.add(0, attacker, || Some(server_side)).unwrap();
         for _ in 1..UNPROVED_SESSIONS_PER_ADDRESS {
-            shares.add(1, stranger, || None).unwrap();
+            shares.add(1, attacker, || None).unwrap();
         }
         // The first is not stalled yet.
-        assert_eq!(shares.add(STALLED_SESSION_NS - 1, stranger, || None), None);
+        assert_eq!(shares.add(STALLED_SESSION_NS - 1, attacker, || None), None);
         shares
             .add(2, honest, || None)
             .expect("others have their own share");
@@ -236,21 +309,22 @@ mod tests {
         let closed =
             |mut stream: &TcpStream| matches!(std::io::Read::read(&mut stream, &mut [0]), Ok(0));
         assert!(!closed(&client_side));
-        assert_eq!(shares.add(STALLED_SESSION_NS, stranger, || None), None);
+        assert_eq!(shares.add(STALLED_SESSION_NS, attacker, || None), None);
         client_side.set_nonblocking(false).unwrap();
         assert!(
             closed(&client_side),
             "the oldest session of the address is ended"
         );
         shares.remove(first);
-        shares.add(STALLED_SESSION_NS, stranger, || None).unwrap();
+        shares.add(STALLED_SESSION_NS, attacker, || None).unwrap();
     }
 
     #[test]
     fn proved_sessions_use_no_share_and_are_not_ended() {
         let (shares, address) = (SessionShares::default(), ip("10.0.0.1"));
         let (server_side, client_side) = stream();
-        let proved = shares.add(0, address, || Some(server_side)).unwrap();
+        let handle = server_side.try_clone().unwrap();
+        let proved = shares.add(0, address, || Some(handle)).unwrap();
         shares.prove(proved);
         for _ in 0..UNPROVED_SESSIONS_PER_ADDRESS {
             shares.add(0, address, || None).unwrap();

@@ -197,8 +197,10 @@ impl ServerState {
             .max_tests()
             .unwrap_or(TEST_LIMIT)
             .min(TEST_LIMIT);
-        let added = self.test_shares().add(client, limit);
-        if let Err(reason) = added {
+        let mut shares = self.test_shares();
+        if let Err(reason) = shares.add(client, limit) {
+            // Its place is free a moment later.
+            shares.end_silent(client, reason);
             // No other client holds the single test.
             self.single_test_taken.store(false, Relaxed);
             let rejection = rejection(
@@ -218,9 +220,11 @@ impl ServerState {
             };
             return Err(TestRejection::new(rejection, remedy));
         }
+        drop(shares);
         Ok(TestReservation {
             server: Arc::clone(self),
             client,
+            endable: None,
             number: self.last_test.fetch_add(1, Relaxed) + 1,
             started: false,
             number_shown: false,
@@ -307,6 +311,8 @@ impl Drop for SessionPermit {
 pub struct TestReservation {
     server: Arc<ServerState>,
     client: IpAddr,
+    /// Number of its only connection, which may be ended while it is silent.
+    endable: Option<u64>,
     /// Number of the test.
     pub number: u32,
     /// Payload was sent or received.
@@ -323,6 +329,12 @@ pub struct TestReservation {
 }
 
 impl TestReservation {
+    /// Lets the server end this connection, the only one of the test, while it is silent and another
+    /// test needs its place.
+    pub fn end_if_silent(&mut self, stream: TcpStream) {
+        self.endable = Some(self.server.test_shares().add_endable(self.client, stream));
+    }
+
     /// Reserves memory and threads; `bytes` is `None` when the size overflows.
     ///
     /// # Errors
@@ -501,7 +513,12 @@ impl Drop for TestReservation {
                     .last_test
                     .compare_exchange(self.number, self.number - 1, Relaxed, Relaxed);
         }
-        server.test_shares().remove(self.client);
+        let mut shares = server.test_shares();
+        shares.remove(self.client);
+        if let Some(id) = self.endable {
+            shares.remove_endable(id);
+        }
+        drop(shares);
         if server.single_test {
             if self.started {
                 server.finished.store(true, Relaxed);

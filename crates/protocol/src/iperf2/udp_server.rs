@@ -11,10 +11,6 @@ use super::settings::{Iperf2Direction, Iperf2Settings, flags};
 /// wait no longer.
 pub const QUIET_NS: u64 = 400_000_000;
 
-/// Ends of one flow that get the report: a client of upstream repeats its end ten times. A report
-/// begins like an end, so that two servers would answer each other for as long as the flow lives.
-pub const REPORT_LIMIT: u32 = 20;
-
 /// Classification of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Iperf2Datagram {
@@ -35,8 +31,6 @@ pub struct Iperf2UdpServer {
     stats: Iperf2ReceiverStats,
     /// Number in the client's end datagram, once it has arrived.
     end_number: Option<u64>,
-    /// End datagrams so far.
-    end_count: u32,
     report: [u8; REPORT_BYTES],
 }
 
@@ -63,7 +57,6 @@ impl Iperf2UdpServer {
             wide,
             stats: Iperf2ReceiverStats::default(),
             end_number: None,
-            end_count: 0,
             report: [0; REPORT_BYTES],
         };
         flow.receive(datagram, now_wall_ns);
@@ -94,11 +87,11 @@ impl Iperf2UdpServer {
         };
         if self.end_number.is_some() {
             // A late datagram no longer counts as payload; a repeated end gets its reply again.
-            if header.sequence >= 0 {
-                return Iperf2Datagram::Unrelated;
-            }
-            self.end_count = self.end_count.saturating_add(1);
-            return Iperf2Datagram::End;
+            return if header.sequence < 0 {
+                Iperf2Datagram::End
+            } else {
+                Iperf2Datagram::Unrelated
+            };
         }
         if header.sequence >= 0 {
             if self.direction() == Iperf2Direction::Reverse {
@@ -108,7 +101,6 @@ impl Iperf2UdpServer {
             return Iperf2Datagram::Payload;
         }
         self.end_number = Some(header.sequence.unsigned_abs());
-        self.end_count = 1;
         if self.direction() != Iperf2Direction::Reverse {
             // Servers and clients of upstream count the end datagram too.
             self.stats.record(header, datagram.len(), now_wall_ns);
@@ -123,9 +115,8 @@ impl Iperf2UdpServer {
     }
 
     /// Returns the reply to the end datagram, of at most `max_bytes` bytes: the size of that
-    /// datagram, unless the client's address is validated. `None` before the end, after
-    /// [`REPORT_LIMIT`] ends, for a client that requests no report, and if the limit is below the
-    /// part that clients read.
+    /// datagram, unless the client's address is validated. `None` before the end, for a client that
+    /// requests no report, and if the limit is below the part that clients read.
     #[must_use]
     pub fn reply(&self, max_bytes: usize) -> Option<&[u8]> {
         self.end_number?;
@@ -134,8 +125,7 @@ impl Iperf2UdpServer {
             .as_ref()
             .is_none_or(|s| !s.no_fin && s.direction == Iperf2Direction::Forward);
         let bytes = max_bytes.min(REPORT_BYTES);
-        let may_reply = is_requested && self.end_count <= REPORT_LIMIT;
-        (may_reply && bytes >= REPORT_MIN_BYTES).then(|| &self.report[..bytes])
+        (is_requested && bytes >= REPORT_MIN_BYTES).then(|| &self.report[..bytes])
     }
 
     /// Returns the delay of the last datagram in nanoseconds, if the client reports synchronised

@@ -4,8 +4,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use linerate_protocol::amplification_guard::{
     AmplificationGuard, CREDIT_LIFETIME_NS, CREDIT_LIMIT_BYTES, GuardRules, IpNetwork,
-    RATE_DEPTH_NS, RETURNED_REPLY_LIMIT, RETURNED_REPLY_PAUSE_NS, SendCredit, SendRejection,
-    VALIDATION_LIFETIME_NS,
+    RATE_DEPTH_NS, RETURNED_REPLY_LIMIT, RETURNED_REPLY_PAUSE_NS, ReturnedReply, SendCredit,
+    SendRejection, VALIDATION_LIFETIME_NS,
 };
 use proptest::prelude::*;
 
@@ -376,70 +376,80 @@ proptest! {
     }
 }
 
-/// A service that returns every reply gets a bounded number of them, on whichever ports, and
-/// whether or not its address is validated. Others lose nothing.
+/// A service that returns every reply is checked after a number of them, on whichever ports, and
+/// whether or not its address is validated. It gets no reply until it has paused.
 #[test]
-fn returned_replies_are_bounded() {
+fn a_service_that_returns_replies_is_found() {
     let mut guard = AmplificationGuard::new(GuardRules::default());
     let (looping, other) = (ip("10.0.0.1"), ip("10.0.0.2"));
-    for number in 0..RETURNED_REPLY_LIMIT {
-        guard.count_returned(u64::from(number), looping).unwrap();
+    for number in 1..RETURNED_REPLY_LIMIT {
+        let now = u64::from(number);
+        assert_eq!(guard.count_returned(now, looping), ReturnedReply::Send);
         if number == 500 {
-            guard.validate(500, looping);
+            guard.validate(now, looping);
         }
     }
-    let rejection = SendRejection::ReturnedReplies { address: looping };
-    // A loop that goes on never gets a reply again, however slow it is.
-    for second in 1..=100 {
-        let now = second * (RETURNED_REPLY_PAUSE_NS - 1);
-        assert_eq!(guard.count_returned(now, looping), Err(rejection));
+    let check = guard.count_returned(1_000, looping);
+    assert_eq!(check, ReturnedReply::SendAndCheck);
+    assert_eq!(guard.count_returned(1_001, looping), ReturnedReply::Send);
+    guard.mark_service(1_002, looping);
+    // However slow the loop is.
+    for pause in 0..100 {
+        let now = 1_003 + pause * RETURNED_REPLY_PAUSE_NS;
+        assert_eq!(guard.count_returned(now, looping), ReturnedReply::Reject);
     }
-    guard.count_returned(0, other).unwrap();
-    let later = 101 * RETURNED_REPLY_PAUSE_NS + 1;
-    guard.count_returned(later, ip("::ffff:10.0.0.1")).unwrap();
+    assert_eq!(guard.count_returned(0, other), ReturnedReply::Send);
+    let later = 1_004 + 100 * RETURNED_REPLY_PAUSE_NS;
+    let mapped = ip("::ffff:10.0.0.1");
+    assert_eq!(guard.count_returned(later, mapped), ReturnedReply::Send);
 }
 
-/// Two services on any ports, set on each other by one forged datagram: the loop ends, also if each
-/// of them returns something else than it receives.
+/// A client that sends the same datagram each time gets every reply, and is checked ever more rarely.
 #[test]
-fn a_loop_of_two_services_ends() {
+fn a_client_that_repeats_itself_gets_every_reply() {
+    let mut guard = AmplificationGuard::new(GuardRules::default());
+    let mut checks = Vec::new();
+    for number in 1..=60_000_u64 {
+        let now = number * 100_000;
+        match guard.count_returned(now, ip("10.0.0.1")) {
+            ReturnedReply::Send => {}
+            ReturnedReply::SendAndCheck => checks.push(number),
+            ReturnedReply::Reject => panic!("{number}"),
+        }
+    }
+    assert_eq!(
+        checks,
+        [1_000, 13_000, 27_000, 45_000],
+        "10,000 in each second of a check"
+    );
+}
+
+/// Two services on any ports, set on each other by one forged datagram: both are checked, also if
+/// each of them returns something else than it receives.
+#[test]
+fn a_loop_of_two_services_is_found() {
     use linerate_protocol::amplification_guard::RecentReplies;
     use linerate_protocol::chargen;
 
-    struct Service {
-        guard: AmplificationGuard,
-        recent: RecentReplies,
-        is_chargen: bool,
-        line: u64,
-    }
-    impl Service {
-        fn respond(&mut self, now: u64, peer: std::net::SocketAddr, datagram: &mut [u8]) -> bool {
-            let is_returned = self.recent.contains(self.recent.digest(peer, datagram));
-            if is_returned && self.guard.count_returned(now, peer.ip()).is_err() {
-                return false;
-            }
-            if self.is_chargen {
-                chargen::reply(datagram.len(), self.line, datagram);
-                self.line += 1;
-            }
-            self.recent.insert(self.recent.digest(peer, datagram));
-            true
-        }
-    }
     for (one, two) in [(false, false), (true, false), (true, true)] {
-        let service = |is_chargen| Service {
-            guard: AmplificationGuard::new(GuardRules::default()),
-            recent: RecentReplies::new(None),
-            is_chargen,
-            line: 0,
-        };
-        let mut services = [service(one), service(two)];
+        let is_chargen = [one, two];
+        let mut recent = [0, 1].map(|_| RecentReplies::new(None));
+        let mut guards = [0, 1].map(|_| AmplificationGuard::new(GuardRules::default()));
         let mut datagram = vec![b'x'; 500];
-        let peer = "10.0.0.1:7777".parse().unwrap();
-        let mut replies = 0_u64;
-        while services[(replies % 2) as usize].respond(replies, peer, &mut datagram) {
-            replies += 1;
-            assert!(replies < 3_000, "chargen: {one} and {two}");
+        let peer: std::net::SocketAddr = "10.0.0.1:7777".parse().unwrap();
+        let mut checks = 0;
+        for lap in 0..3_000_u64 {
+            let (at, line) = ((lap % 2) as usize, lap / 2);
+            if recent[at].contains(recent[at].digest(peer, &datagram)) {
+                let action = guards[at].count_returned(lap, peer.ip());
+                checks += u32::from(action == ReturnedReply::SendAndCheck);
+            }
+            if is_chargen[at] {
+                chargen::reply(datagram.len(), line, &mut datagram);
+            }
+            let digest = recent[at].digest(peer, &datagram);
+            recent[at].insert(digest);
         }
+        assert!(checks > 0, "chargen: {one} and {two}");
     }
 }

@@ -74,7 +74,20 @@ fn documents() -> Vec<(&'static str, Value)> {
         ("saturation", serde_json::to_value(saturation)),
     ];
     documents.extend(values.map(|(name, value)| (name, value.unwrap())));
+    documents.iter_mut().for_each(|(_, value)| shorten(value));
     documents
+}
+
+/// Keeps two items of each list: all are alike, and a document is read some hundred times.
+fn shorten(value: &mut Value) {
+    match value {
+        Value::Object(fields) => fields.values_mut().for_each(shorten),
+        Value::Array(items) => {
+            items.truncate(2);
+            items.iter_mut().for_each(shorten);
+        }
+        _ => {}
+    }
 }
 
 /// Paths of all values that are no objects and no lists.
@@ -86,9 +99,8 @@ fn leaves(value: &Value, path: &str, found: &mut Vec<String>) {
                 leaves(value, &format!("{path}/{name}"), found);
             }
         }
-        // All items of a list are alike.
         Value::Array(items) => {
-            for (index, value) in items.iter().enumerate().take(3) {
+            for (index, value) in items.iter().enumerate() {
                 leaves(value, &format!("{path}/{index}"), found);
             }
         }

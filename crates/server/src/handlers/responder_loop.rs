@@ -1,13 +1,13 @@
 //! Responders: connections and flows with requests and responses.
 
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use linerate_protocol::amplification_guard::{RecentReplies, SendCredit};
+use linerate_protocol::amplification_guard::{RecentReplies, ReturnedReply, SendCredit};
 use linerate_protocol::echo::may_reply_to;
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::event::ErrorReport;
@@ -280,7 +280,10 @@ pub struct RequestFlow<A> {
     server: Arc<ServerState>,
     protocol: &'static str,
     peer: SocketAddr,
+    local: IpAddr,
     recent: RecentReplies,
+    /// Socket of the last check of this peer.
+    check: Option<UdpSocket>,
     /// Turns a request, with its number from 0, into its response and returns the size of that.
     respond: A,
     totals: PayloadTotals,
@@ -296,13 +299,49 @@ impl<A: FnMut(&mut [u8], u64) -> usize> RequestFlow<A> {
             server: Arc::clone(&client.server),
             protocol,
             peer: client.peer,
+            local: client.local.ip(),
             recent: RecentReplies::new(None),
+            check: None,
             respond,
             totals: PayloadTotals::default(),
             last_ns: 0,
             timeouts: *client.timeouts(),
         }
     }
+}
+
+impl<A> RequestFlow<A> {
+    /// Returns whether a datagram is responded to that repeats a recent response.
+    #[cold]
+    fn may_respond_again(&mut self, now: Nanos) -> bool {
+        let interop = &self.server.interop;
+        if let Some(check) = &self.check {
+            match check.recv(&mut [0]) {
+                Ok(_) => interop.mark_service(now, self.peer.ip()),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                // The connected socket of a client: its host says that nothing receives there.
+                Err(_) => self.check = None,
+            }
+        }
+        match interop.count_returned(self.protocol, now, self.peer) {
+            ReturnedReply::Send => true,
+            ReturnedReply::SendAndCheck => {
+                self.check = send_check(self.local, self.peer).ok();
+                true
+            }
+            ReturnedReply::Reject => false,
+        }
+    }
+}
+
+/// Sends one byte to a peer from a port of its own: a service responds to it, and the connected
+/// socket of a client does not receive it.
+fn send_check(local: IpAddr, peer: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((local, 0))?;
+    socket.set_nonblocking(true)?;
+    socket.connect(peer)?;
+    socket.send(b"?")?;
+    Ok(socket)
 }
 
 impl<A: FnMut(&mut [u8], u64) -> usize> DatagramFlow for RequestFlow<A> {
@@ -312,8 +351,8 @@ impl<A: FnMut(&mut [u8], u64) -> usize> DatagramFlow for RequestFlow<A> {
         self.totals.packets += 1;
         self.totals.bytes += datagram.len() as u64;
         self.last_ns = now;
-        let is_returned = (self.recent).contains(self.recent.digest(self.peer, datagram));
-        if is_returned && !(self.server.interop).may_respond_again(self.protocol, now, self.peer) {
+        let request = self.recent.digest(self.peer, datagram);
+        if self.recent.contains(request) && !self.may_respond_again(now) {
             return DatagramAction::Payload;
         }
         let bytes = (self.respond)(datagram, number);

@@ -1,9 +1,9 @@
 //! Rejections of clients, and their log events.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use linerate_protocol::amplification_guard;
-use linerate_protocol::amplification_guard::{SendCredit, SendRejection};
+use linerate_protocol::amplification_guard::{ReturnedReply, SendCredit, SendRejection};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_session::error::split_situation;
 use linerate_sys::clock;
@@ -47,18 +47,26 @@ impl InteropState {
         false
     }
 
-    /// Returns whether a datagram that repeats a recent response is responded to: the sender may be
-    /// a service that responds to every datagram, with a forged request between both. A rejection
-    /// is logged.
-    pub fn may_respond_again(&self, protocol: &'static str, now: Nanos, from: SocketAddr) -> bool {
-        let counted = lock(&self.guard).count_returned(now, from.ip());
-        match counted {
-            Ok(()) => true,
-            Err(rejection) => {
-                self.reject_response(protocol, from, rejection);
-                false
-            }
+    /// Decides about the response to a datagram that repeats a recent response: the sender may be a
+    /// service that responds to every datagram, with a forged request between both. A rejection is
+    /// logged.
+    pub fn count_returned(
+        &self,
+        protocol: &'static str,
+        now: Nanos,
+        from: SocketAddr,
+    ) -> ReturnedReply {
+        let decision = lock(&self.guard).count_returned(now, from.ip());
+        if decision == ReturnedReply::Reject {
+            let address = from.ip().to_canonical();
+            self.reject_response(protocol, from, SendRejection::ReturnedReplies { address });
         }
+        decision
+    }
+
+    /// Records that a sender of such datagrams responded to a check.
+    pub fn mark_service(&self, now: Nanos, address: IpAddr) {
+        lock(&self.guard).mark_service(now, address);
     }
 
     /// Logs that a client gets no response over UDP.
@@ -83,7 +91,7 @@ impl InteropState {
         };
         self.log_rejection(key, || {
             let next = match rejection.option() {
-                _ if reason == "returned" => "let the client number its requests".to_owned(),
+                _ if reason == "returned" => "no option allows this".to_owned(),
                 Some(option) if reason == "proof" => format!(
                     "{option} {address} (that address alone), or let it run a test over TCP first, \
                      which validates its address"

@@ -1,10 +1,10 @@
 //! Services over UDP.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Range;
 use std::task::Poll;
 
-use linerate_protocol::amplification_guard::RecentReplies;
+use linerate_protocol::amplification_guard::{RecentReplies, ReturnedReply};
 use linerate_protocol::sockperf::SockperfDatagram;
 use linerate_protocol::{chargen, echo, sockperf};
 use linerate_record::stack::ServiceFigures;
@@ -25,7 +25,16 @@ pub struct UdpService {
     port: u16,
     kind: ServiceKind,
     protocol: UdpProtocol,
+    returned: ReturnedRequests,
+}
+
+/// Requests that repeat recent responses of a service.
+struct ReturnedRequests {
+    protocol: &'static str,
     recent: RecentReplies,
+    /// Peer to be checked next, and the socket of the last check with its peer.
+    to_check: Option<SocketAddr>,
+    check: Option<(SocketId, SocketAddr)>,
 }
 
 enum UdpProtocol {
@@ -48,7 +57,12 @@ impl UdpService {
             socket,
             port: spec.port,
             kind: spec.kind,
-            recent: RecentReplies::new(stamped),
+            returned: ReturnedRequests {
+                protocol: spec.kind.name(),
+                recent: RecentReplies::new(stamped),
+                to_check: None,
+                check: None,
+            },
             protocol: match spec.kind {
                 ServiceKind::Echo => UdpProtocol::InFrame(FrameResponder::Echo),
                 // Sockets of the linerate service are handled by the acceptor.
@@ -76,6 +90,7 @@ impl UdpService {
         figures: &mut ServiceFigures,
     ) -> NextStep {
         let has_more = self.receive(stack, now, buffer, interop, figures);
+        self.returned.check_peers(stack, now, interop);
         let context = self.flow_context(interop);
         let next = match &mut self.protocol {
             UdpProtocol::Iperf2(flows) => flows.send_due(stack, &context, now, figures),
@@ -137,17 +152,18 @@ impl UdpService {
             };
             figures.datagrams += 1;
             figures.bytes_received += bytes as u64;
-            let request = self.recent.digest(meta.from, &buffer[..bytes]);
+            let request = self.returned.recent.digest(meta.from, &buffer[..bytes]);
             let response_bytes =
                 (self.protocol).respond(stack, &context, now, &meta, &mut buffer[..bytes]);
             // A response to a service's port would be responded to forever.
-            let Some(response_bytes) = response_bytes.filter(|_| {
-                may_respond(&self.recent, request, self.kind, (now, meta.from), interop)
-            }) else {
+            let Some(response_bytes) =
+                response_bytes.filter(|_| self.returned.permits(now, request, meta.from, interop))
+            else {
                 continue;
             };
             let response = &buffer[..response_bytes];
-            self.recent.insert(self.recent.digest(meta.from, response));
+            let recent = &mut self.returned.recent;
+            recent.insert(recent.digest(meta.from, response));
             let sent = stack.udp_send(self.socket, Some(meta.from), response_bytes, |frame| {
                 frame.copy_from_slice(response);
             });
@@ -175,18 +191,18 @@ impl UdpService {
         let UdpProtocol::InFrame(service) = &mut self.protocol else {
             return Poll::Ready(Ok(EchoResult::StillQueued));
         };
-        let (recent, kind) = (&mut self.recent, self.kind);
+        let (returned, kind) = (&mut self.returned, self.kind);
         let echoed = stack.udp_echo(self.socket, None, |datagram, meta| {
             figures.datagrams += 1;
             figures.bytes_received += datagram.len() as u64;
-            let request = recent.digest(meta.from, datagram);
+            let request = returned.recent.digest(meta.from, datagram);
             let response_bytes = service.respond(datagram)?;
-            if !may_respond(recent, request, kind, (now, meta.from), interop) {
+            if !returned.permits(now, request, meta.from, interop) {
                 return None;
             }
             // A response of sockperf is no request, because its flags differ.
             if kind == ServiceKind::Echo {
-                recent.insert(request);
+                returned.recent.insert(request);
             }
             Some(response_bytes)
         });
@@ -216,18 +232,60 @@ impl UdpService {
     }
 }
 
-/// Returns whether a request, with its digest, may be responded to: its sender is no service that
-/// responds to the response.
-#[inline]
-fn may_respond(
-    recent: &RecentReplies,
-    request: u64,
-    kind: ServiceKind,
-    (now, from): (Nanos, SocketAddr),
-    interop: &InteropState,
-) -> bool {
-    echo::may_reply_to(from.port(), interop.ports())
-        && (!recent.contains(request) || interop.may_respond_again(kind.name(), now, from))
+impl ReturnedRequests {
+    /// Returns whether a request, with its digest, may be responded to: its sender is no service
+    /// that responds to the response.
+    #[inline]
+    fn permits(
+        &mut self,
+        now: Nanos,
+        request: u64,
+        from: SocketAddr,
+        interop: &InteropState,
+    ) -> bool {
+        echo::may_reply_to(from.port(), interop.ports())
+            && (!self.recent.contains(request) || self.permits_again(now, from, interop))
+    }
+
+    #[cold]
+    fn permits_again(&mut self, now: Nanos, from: SocketAddr, interop: &InteropState) -> bool {
+        match interop.count_returned(self.protocol, now, from) {
+            ReturnedReply::Send => true,
+            ReturnedReply::SendAndCheck => {
+                self.to_check = Some(from);
+                true
+            }
+            ReturnedReply::Reject => false,
+        }
+    }
+
+    /// Sends a byte from a port of its own to a peer that may be a service, and looks for a response
+    /// to the last one: the connected socket of a client does not receive it.
+    fn check_peers(&mut self, stack: &mut Stack, now: Nanos, interop: &InteropState) {
+        if let Some((socket, peer)) = self.check {
+            let responded = stack.udp_receive(socket, |_, _| ());
+            if let Poll::Ready(Ok(())) = responded {
+                interop.mark_service(now, peer.ip());
+            }
+            if responded.is_ready() || self.to_check.is_some() {
+                let _ = stack.close(socket);
+                self.check = None;
+            }
+        }
+        let Some(peer) = self.to_check.take() else {
+            return;
+        };
+        let unspecified: IpAddr = match peer.is_ipv4() {
+            true => Ipv4Addr::UNSPECIFIED.into(),
+            false => Ipv6Addr::UNSPECIFIED.into(),
+        };
+        let Ok(socket) = stack.udp_bind(SocketAddr::new(unspecified, 0)) else {
+            return;
+        };
+        let _ = stack.udp_connect(socket, peer);
+        let _ = stack.udp_send(socket, None, 1, |payload| payload.copy_from_slice(b"?"));
+        self.check = Some((socket, peer));
+    }
 }
 
 impl UdpProtocol {

@@ -223,22 +223,22 @@ fn a_replayed_client_is_rejected() {
     });
 }
 
-/// A stranger that has no key begins on many connections, and says little or nothing useful on each.
-/// Whoever has the key is served meanwhile, also from the same address.
+/// An attacker that has no key begins on many connections, and says little or nothing useful on each.
+/// A client with the key is served meanwhile, also from the same address.
 #[test]
-fn strangers_do_not_keep_out_clients_with_the_key() {
+fn clients_without_the_key_keep_out_nobody_with_it() {
     let secret = "the key of the server";
     let opening = b"\x01lr\xC0\xFFctl\x01";
     // The length of a first message, and less than that; a message that proves nothing.
     let incomplete = [&opening[..], &[0, 48, 1, 2, 3]].concat();
     let worthless = [&opening[..], &[0, 48], &[7; 48]].concat();
     with_server(key(secret), |port| {
-        let mut strangers = Vec::new();
+        let mut attackers = Vec::new();
         for first in [&opening[..], &incomplete, &worthless] {
             for _ in 0..200 {
                 let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
                 stream.write_all(first).unwrap();
-                strangers.push(stream);
+                attackers.push(stream);
             }
             let record = request(port, RunKind::Latency, TransportProtocol::Tcp, key(secret));
             assert!(record.unwrap().summary.round_trips > Some(0), "{first:?}");
