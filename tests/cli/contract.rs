@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::common::{
     ClosedPort, FinishedCommand, LinerateServer, RunningCommand, TestDir, assert_record, finish,
-    is_root, retry, skip, unshare_command, wait_until, without_user_namespaces,
+    is_root, skip, unshare_command, wait_until, without_user_namespaces,
 };
 use rustix::process::Signal;
 use serde_json::Value;

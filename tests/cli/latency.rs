@@ -2,16 +2,9 @@
 
 use std::time::Duration;
 
-use crate::common::{RunningCommand, TestDir, assert_record, retry};
+use crate::common::{LinerateServer, RunningCommand, TestDir, assert_record, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
-
-/// Stops a process for some time, as a debugger or a frozen container would.
-fn freeze(running: &RunningCommand, time: Duration) {
-    running.send_signal(Signal::STOP);
-    std::thread::sleep(time);
-    running.send_signal(Signal::CONT);
-}
 
 /// Returns time, cause and evidence of a run's slow responses, the slowest first. A record without
 /// slow responses has no list of them.
@@ -28,12 +21,87 @@ fn causes(record: &Value) -> Vec<(u64, String, String)> {
     causes
 }
 
-/// Returns the slowest response to a client that is frozen in the middle of its run.
-fn slowest_of_a_frozen_client(dir: &TestDir, args: &str) -> Option<(u64, String, String)> {
+/// Stops a process and waits until all of its threads have stopped: one in a system call may still
+/// complete it.
+fn stop_process(running: &RunningCommand) {
+    running.send_signal(Signal::STOP);
+    let tasks = format!("/proc/{}/task", running.pid());
+    wait_until("stopped threads", || {
+        let mut tasks = std::fs::read_dir(&tasks).expect("a process").flatten();
+        tasks.all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat"));
+            // The state comes after the name, which may contain anything.
+            stat.is_ok_and(|stat| {
+                stat.rsplit_once(')')
+                    .is_some_and(|(_, rest)| rest.starts_with(" T"))
+            })
+        })
+    });
+}
+
+/// Payload of a request: larger than any message of the control connection.
+const REQUEST_BYTES: u64 = 5_000;
+
+/// End of a flow between a client and its server.
+#[derive(Clone, Copy)]
+enum FlowEnd {
+    Client,
+    Server,
+}
+
+/// Returns whether payload of a flow to this server is in the receive queue of an end.
+fn has_queued_payload(protocol: &str, port: u16, end: FlowEnd) -> bool {
+    let port = format!(":{port:04X}");
+    let is_queued = |line: &str| {
+        // Number, local and remote address, state, queues to send and received, in hexadecimal.
+        let fields: Vec<_> = line.split_whitespace().collect();
+        let &[_, local, remote, _, queues, ..] = fields.as_slice() else {
+            return false;
+        };
+        let address = match end {
+            FlowEnd::Client => remote,
+            FlowEnd::Server => local,
+        };
+        let received = queues.split_once(':').map(|(_, received)| received);
+        let bytes = received.and_then(|bytes| u64::from_str_radix(bytes, 16).ok());
+        address.ends_with(&port) && bytes >= Some(REQUEST_BYTES)
+    };
+    ["", "6"].iter().any(|family| {
+        let table = std::fs::read_to_string(format!("/proc/net/{protocol}{family}"));
+        table.unwrap_or_default().lines().skip(1).any(is_queued)
+    })
+}
+
+/// Returns the slowest response of a run in which a response waits in the queue of a stopped client.
+fn slowest_of_a_stopped_client(
+    dir: &TestDir,
+    server: &LinerateServer,
+    protocol: &str,
+    args: &str,
+) -> Option<(u64, String, String)> {
     let mut client = RunningCommand::start(&mut dir.linerate(args));
-    client.wait_started();
-    std::thread::sleep(Duration::from_millis(300));
-    freeze(&client, Duration::from_millis(400));
+    client.wait_line(|line| line.contains(r#""event":"interval""#));
+    let is_queued = |end| has_queued_payload(protocol, server.port, end);
+    // The client waits for a response once its request is in the queue of the stopped server. A
+    // server that is stopped with a request in hand continues for a moment.
+    wait_until("a request in the queue of the server", || {
+        stop_process(&server.running);
+        let is_request_queued = (0..20).any(|_| {
+            std::thread::sleep(Duration::from_millis(5));
+            is_queued(FlowEnd::Server)
+        });
+        if !is_request_queued {
+            server.running.send_signal(Signal::CONT);
+        }
+        is_request_queued
+    });
+    stop_process(&client);
+    server.running.send_signal(Signal::CONT);
+    wait_until("a response in the queue of the client", || {
+        is_queued(FlowEnd::Client)
+    });
+    std::thread::sleep(Duration::from_millis(400));
+    client.send_signal(Signal::CONT);
     let lines = client.wait().expect(0).json_lines();
     let record = lines.iter().find_map(|line| line.get("record"));
     let record = record.unwrap_or_else(|| panic!("{lines:?}"));
@@ -44,23 +112,19 @@ fn slowest_of_a_frozen_client(dir: &TestDir, args: &str) -> Option<(u64, String,
 /// A stopped client whose response waits in its socket, over datagrams and streams.
 #[test]
 fn a_response_that_waited_in_the_queue() {
-    const TRIES: usize = 8;
     let dir = TestDir::new();
     let server = dir.server("-q --no-store");
-    for protocol in ["-u", ""] {
+    for (protocol, option) in [("udp", "-u"), ("tcp", "")] {
         let args = format!(
-            "latency 127.0.0.1 -p {} {protocol} -t 3 --limit 200ms --no-store --json-stream",
+            "latency 127.0.0.1 -p {} {option} -l {REQUEST_BYTES} -t 3 -i 0.1 --timeout 30s --limit 200ms \
+             --no-store --json-stream",
             server.port
         );
-        // The client may be frozen between its clock and its send call, or end too early, or a busy
-        // machine may have a cause of its own.
-        let evidence = retry(TRIES, || {
-            let slowest = slowest_of_a_frozen_client(&dir, &args);
-            match slowest.unwrap_or_default() {
-                (300_000_000.., cause, evidence) if cause == "receive-queue-wait" => Ok(evidence),
-                other => Err(format!("{protocol} {other:?}")),
-            }
-        });
+        let slowest = slowest_of_a_stopped_client(&dir, &server, protocol, &args);
+        let (time_ns, cause, evidence) = slowest.expect("a slow response");
+        let slowest = format!("{protocol}: {time_ns} ns, {cause}, {evidence}");
+        assert!(time_ns >= 400_000_000, "{slowest}");
+        assert_eq!(cause, "receive-queue-wait", "{slowest}");
         assert!(evidence.contains("in the receive queue"), "{evidence}");
     }
     server.stop().expect(0);

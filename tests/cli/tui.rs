@@ -406,88 +406,94 @@ fn forwarding_and_generating_have_the_screen() {
     }
 }
 
-/// A series shows its current run, and the results of finished ones.
-#[test]
-fn series_show_what_runs_and_what_is_over() {
+/// Checks the screen of a series, which shows its current run, and the results of finished ones; in
+/// the arguments, `PORT` is the server's.
+fn check_series(args: &str, [title, now, over]: [&str; 3]) {
     if !has_tmux() {
         skip!("no tmux");
     }
     let server_dir = TestDir::new();
     let server = server_dir.server("-q --no-store");
     let port = server.port;
-    // Each of them continues for minutes after its first part.
+    let args = args.replace("PORT", &port.to_string());
+    let dir = TestDir::new();
+    let measure = format!("latency {{server}} -p {port} -u -t 300ms -i 100ms");
+    let small = crate::experiment::by_size("", &measure);
+    std::fs::write(dir.path().join("small.toml"), small).unwrap();
+    let Some(terminal) = TmuxSession::start(&dir, &args) else {
+        skip!("tmux gives no session");
+    };
+    let screen = terminal.wait(&args, |screen| {
+        screen.contains(title)
+            && screen.contains(now)
+            && screen.contains(over)
+            && screen.contains("rate: ")
+            && !screen.contains("rate: none yet")
+    });
+    assert!(screen.contains("findings"), "{screen}");
+    terminal.press("p");
+    terminal.wait("standing still", |screen| screen.contains("PAUSED"));
+    for (width, height) in [(40, 12), (200, 60), (80, 24)] {
+        terminal.resize(width, height);
+    }
+    terminal.press("p");
+    assert!(terminal.save_events(&dir) > 2, "{args}");
+    terminal.press("q");
+    let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
+    assert!(screen.contains("ended with 130"), "{args}: {screen}");
+}
+
+// Each series continues for minutes after its first part.
+
+#[test]
+fn a_sweep_shows_what_runs_and_what_is_over() {
+    check_series(
+        "sweep --over length=1K,16K --repeats 5000 --tui --no-store throughput 127.0.0.1 -p PORT -t 200ms \
+         -i 0.1",
+        ["sweep of throughput 127.0.0.1", "now: length=", "length="],
+    );
+}
+
+#[test]
+fn a_comparison_shows_what_runs_and_what_is_over() {
+    check_series(
+        "compare --b '-l 1M' --pairs 5000 --tui --no-store throughput 127.0.0.1 -p PORT -t 200ms -i 0.1",
+        ["compare by goodput", "now: ", ": A "],
+    );
+}
+
+#[test]
+fn a_search_of_knobs_shows_what_runs_and_what_is_over() {
+    check_series(
+        "tune 127.0.0.1 -p PORT --knobs write-size,wait -t 1 --tui --no-store -- -i 0.1",
+        ["for goodput", "now: ", "start: "],
+    );
+}
+
+#[test]
+fn an_experiment_shows_what_runs_and_what_is_over() {
+    check_series(
+        "run small.toml --repeat 500 --tui --no-store",
+        ["experiment small", "now: size=", "size=64: trip"],
+    );
+}
+
+#[test]
+fn several_lengths_show_what_runs_and_what_is_over() {
     let lengths: Vec<_> = (64..364).map(|length| length.to_string()).collect();
     let lengths = lengths.join(",");
-    for (args, title, now, over) in [
-        (
-            format!(
-                "sweep --over length=1K,16K --repeats 5000 --tui --no-store throughput 127.0.0.1 -p {port} -t 200ms -i 0.1"
-            ),
-            "sweep of throughput 127.0.0.1",
-            "now: length=",
-            "length=",
-        ),
-        (
-            format!(
-                "compare --b '-l 1M' --pairs 5000 --tui --no-store throughput 127.0.0.1 -p {port} -t 200ms -i 0.1"
-            ),
-            "compare by goodput",
-            "now: ",
-            ": A ",
-        ),
-        (
-            format!(
-                "tune 127.0.0.1 -p {port} --knobs write-size,wait -t 3 --tui --no-store -- -i 0.1"
-            ),
-            "for goodput",
-            "now: ",
-            "start: ",
-        ),
-        (
-            "run small.toml --repeat 500 --tui --no-store".to_owned(),
-            "experiment small",
-            "now: size=",
-            "size=64: trip",
-        ),
-        (
-            format!("latency 127.0.0.1 -u -p {port} -l {lengths} -t 1 -i 0.1 --tui --no-store"),
-            "UDP latency with 127.0.0.1",
-            "now: ",
-            "64 B: ",
-        ),
-        (
-            format!("throughput 127.0.0.1 -u -b max -p {port} --trial 2 -t 300 --tui --no-store"),
-            "UDP throughput with 127.0.0.1",
-            "now: ",
-            " received, ",
-        ),
-    ] {
-        let dir = TestDir::new();
-        let measure = format!("latency {{server}} -p {port} -u -t 300ms -i 100ms");
-        let small = crate::experiment::by_size("", &measure);
-        std::fs::write(dir.path().join("small.toml"), small).unwrap();
-        let Some(terminal) = TmuxSession::start(&dir, &args) else {
-            skip!("tmux gives no session");
-        };
-        let screen = terminal.wait(&args, |screen| {
-            screen.contains(title)
-                && screen.contains(now)
-                && screen.contains(over)
-                && screen.contains("rate: ")
-                && !screen.contains("rate: none yet")
-        });
-        assert!(screen.contains("findings"), "{screen}");
-        terminal.press("p");
-        terminal.wait("standing still", |screen| screen.contains("PAUSED"));
-        for (width, height) in [(40, 12), (200, 60), (80, 24)] {
-            terminal.resize(width, height);
-        }
-        terminal.press("p");
-        assert!(terminal.save_events(&dir) > 2, "{args}");
-        terminal.press("q");
-        let screen = terminal.wait("the end", |screen| screen.contains("ended with"));
-        assert!(screen.contains("ended with 130"), "{args}: {screen}");
-    }
+    check_series(
+        &format!("latency 127.0.0.1 -u -p PORT -l {lengths} -t 1 -i 0.1 --tui --no-store"),
+        ["UDP latency with 127.0.0.1", "now: ", "64 B: "],
+    );
+}
+
+#[test]
+fn a_search_of_the_highest_rate_shows_what_runs_and_what_is_over() {
+    check_series(
+        "throughput 127.0.0.1 -u -b max -p PORT --trial 500ms -t 300 --tui --no-store",
+        ["UDP throughput with 127.0.0.1", "now: ", " received, "],
+    );
 }
 
 /// Manual steps are waited for without a screen too: for an Enter typed after the prompt.

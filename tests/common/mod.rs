@@ -526,22 +526,6 @@ pub fn assert_record(value: &Value) {
     );
 }
 
-/// Repeats an attempt that depends on chance until it succeeds, at most `tries` times.
-#[track_caller]
-pub fn retry<T>(tries: usize, mut attempt: impl FnMut() -> Result<T, String>) -> T {
-    let mut failures = Vec::new();
-    while failures.len() < tries {
-        match attempt() {
-            Ok(value) => return value,
-            Err(reason) => {
-                println!("again: {reason}");
-                failures.push(reason);
-            }
-        }
-    }
-    panic!("none of {tries} tries: {failures:#?}");
-}
-
 /// Waits until a condition holds.
 #[track_caller]
 pub fn wait_until(condition_name: &str, mut holds: impl FnMut() -> bool) {

@@ -3,7 +3,9 @@
 use std::fs;
 use std::process::Command;
 
-use crate::common::{RunningCommand, TestDir, TestLab, assert_record, finish, lab, retry};
+use crate::common::{
+    FinishedCommand, RunningCommand, TestDir, TestLab, assert_record, finish, lab,
+};
 use serde_json::Value;
 
 /// Returns `linerate` pinned to one processor: which pairs count depends on the machine's state
@@ -189,41 +191,36 @@ fn prepare_commands_run_before_each_half() {
     }
 }
 
+/// Returns the verdict of a comparison, whose exit code is that of the verdict.
+#[track_caller]
+fn verdict(done: &FinishedCommand) -> String {
+    let verdict = comparison(&done.json())["verdict"]
+        .as_str()
+        .expect("one")
+        .to_owned();
+    let code = match verdict.as_str() {
+        "slower" => 3,
+        "undecided" => 6,
+        "faster" | "no-difference" => 0,
+        other => panic!("{other}: {done:#?}"),
+    };
+    assert_eq!(done.exit_code(), code, "{done:#?}");
+    verdict
+}
+
+#[test]
+fn a_slower_side_of_a_measurement_is_found() {
+    let dir = TestDir::new();
+    let result = compare_rates(&dir);
+    assert_eq!(result["verdict"], "slower", "{result:#}");
+    let ratio = result["ratio"]["median"].as_f64().expect("a ratio");
+    assert!((0.86..0.94).contains(&ratio), "{result:#}");
+}
+
 #[test]
 fn options_of_two_sides_of_a_measurement() {
     let dir = TestDir::new();
-    let server = dir.server("-q");
-    // A rate that both sides reach makes a change of 10 % exact, on a busy machine too.
-    let args = format!(
-        "compare --json --html page.html --max-pairs 40 --a=-b1M --b=-b900k \
-         throughput 127.0.0.1 -p {} -u -l 1000 -t 300ms",
-        server.port
-    );
-    // A busy machine may starve runs and leave the comparison undecided.
-    let set = retry(4, || {
-        let done = dir.run(&args);
-        match done.exit_code() {
-            3 => Ok(done.json()),
-            0 | 6 => Err(done.stderr),
-            _ => Err(done.expect(3).stderr),
-        }
-    });
-    let result = comparison(&set);
-    assert_eq!(result["figure"], "goodput");
-    assert_eq!(result["verdict"], "slower", "{result:#}");
-    assert_eq!(result["regression"], true);
-    let ratio = result["ratio"]["median"].as_f64().expect("a ratio");
-    assert!((0.86..0.94).contains(&ratio), "{result:#}");
-    let runs = set["runs"].as_array().expect("runs");
-    // Pairs during which the machine's state changed are left out and measured again.
-    assert!(
-        runs.len() >= 16 && runs.len().is_multiple_of(2),
-        "{} runs",
-        runs.len()
-    );
-    runs.iter().for_each(assert_record);
-    let page = fs::read_to_string(dir.path().join("page.html")).expect("a page");
-    assert!(page.contains("in each pair"), "no chart of the pairs");
+    let result = compare_rates(&dir);
     // Stored runs can be compared again, by file and by id.
     let id = |letter: &str| {
         result[letter]["records"][0]
@@ -243,30 +240,73 @@ fn options_of_two_sides_of_a_measurement() {
     assert_eq!(rerun["test"], "mann-whitney");
 }
 
+/// Compares two rates of which one is 10 % lower, and checks what holds for each verdict.
+fn compare_rates(dir: &TestDir) -> Value {
+    let server = dir.server("-q");
+    // A rate that both sides reach makes a change of 10 % exact, on a busy machine too.
+    let args = format!(
+        "compare --json --html page.html --max-pairs 40 --a=-b1M --b=-b900k \
+         throughput 127.0.0.1 -p {} -u -l 1000 -t 300ms",
+        server.port
+    );
+    let done = dir.run(&args);
+    let (verdict, set) = (verdict(&done), done.json());
+    let result = comparison(&set);
+    assert_eq!(result["figure"], "goodput");
+    assert_eq!(result["regression"], verdict == "slower", "{result:#}");
+    let runs = set["runs"].as_array().expect("runs");
+    // Pairs during which the machine's state changed are left out and measured again.
+    assert!(
+        runs.len() >= 16 && runs.len().is_multiple_of(2),
+        "{} runs",
+        runs.len()
+    );
+    runs.iter().for_each(assert_record);
+    let page = fs::read_to_string(dir.path().join("page.html")).expect("a page");
+    assert!(page.contains("in each pair"), "no chart of the pairs");
+    result.clone()
+}
+
+/// Measures two rates, of which one is a fifth lower, into a file each.
+fn measure_sets(dir: &TestDir) {
+    let server = dir.server("-q");
+    for (rate, file) in [("1M", "old.json"), ("800k", "new.json")] {
+        let args = format!(
+            "throughput 127.0.0.1 -p {} -u -l 1000 -b {rate} -t 200ms --repeat 8 -q -o {file}",
+            server.port
+        );
+        dir.run(&args).expect(0);
+    }
+}
+
 #[test]
 fn sets_that_were_measured_separately() {
     let dir = TestDir::new();
-    let server = dir.server("-q");
-    // One starved run makes the spread too large for a verdict: measured again.
-    retry(6, || {
-        for (rate, file) in [("1M", "old.json"), ("800k", "new.json")] {
-            let args = format!(
-                "throughput 127.0.0.1 -p {} -u -l 1000 -b {rate} -t 200ms --repeat 8 -q -o {file}",
-                server.port
-            );
-            dir.run(&args).expect(0);
-        }
-        for (args, code, expected) in [
-            ("compare old.json new.json", 3, "B is slower"),
-            ("compare old.json old.json", 0, "No difference larger than"),
-        ] {
-            let done = dir.run(args);
-            if done.exit_code() != code || !done.stdout.contains(expected) {
-                return Err(format!("{args}: {done:#?}"));
-            }
-        }
-        Ok(())
-    });
+    measure_sets(&dir);
+    for args in ["compare old.json new.json", "compare old.json old.json"] {
+        let verdict = verdict(&dir.run(&format!("{args} --json")));
+        let text = match verdict.as_str() {
+            "slower" => "B is slower",
+            "faster" => "B is faster",
+            "no-difference" => "No difference larger than",
+            _ => "Undecided",
+        };
+        let printed = dir.run(args).stdout;
+        assert!(printed.contains(text), "{args}: {printed}");
+    }
+}
+
+#[test]
+fn a_slower_set_is_found() {
+    let dir = TestDir::new();
+    measure_sets(&dir);
+    for (args, code, expected) in [
+        ("compare old.json new.json", 3, "B is slower"),
+        ("compare old.json old.json", 0, "No difference larger than"),
+    ] {
+        let done = dir.run(args).expect(code);
+        assert!(done.stdout.contains(expected), "{args}: {done:#?}");
+    }
 }
 
 #[test]
@@ -320,36 +360,23 @@ fn in_a_lab_a_thing_is_like_itself() {
             "compare --json --effect 4% --b={b} throughput 10.77.0.2 -u -l 250 -b 2M -t 200ms"
         );
         let done = finish(&mut lab.linerate("client", &args));
-        let set = done.json();
-        let verdict = comparison(&set)["verdict"]
-            .as_str()
-            .expect("one")
-            .to_owned();
-        let code = match verdict.as_str() {
-            "slower" => 3,
-            "undecided" => 6,
-            _ => 0,
-        };
-        done.expect(code);
-        (verdict, set)
+        println!("{b}: {}", comparison(&done.json())["ratio"]);
+        verdict(&done)
     };
     // One in twenty differs by chance (the significance level), and a busy machine may leave one
-    // undecided: at least three of five must be right.
-    let mut equal = 0;
-    retry(5, || {
-        let (verdict, set) = compare("-b2M");
-        equal += usize::from(verdict == "no-difference");
-        if equal == 3 {
-            return Ok(());
-        }
-        Err(format!("{verdict}: {}", comparison(&set)["ratio"]))
-    });
-    retry(3, || {
-        let (verdict, set) = compare("-b1900k");
-        match verdict.as_str() {
-            "slower" => Ok(()),
-            "faster" => panic!("{set:#}"),
-            _ => Err(format!("{verdict}: {}", comparison(&set)["ratio"])),
-        }
-    });
+    // undecided: most must be right.
+    let verdicts: Vec<_> = (0..5).map(|_| compare("-b2M")).collect();
+    let equal = verdicts
+        .iter()
+        .filter(|verdict| *verdict == "no-difference");
+    assert!(equal.count() >= 3, "{verdicts:?}");
+    let verdicts: Vec<_> = (0..3).map(|_| compare("-b1900k")).collect();
+    assert!(
+        verdicts.iter().any(|verdict| verdict == "slower"),
+        "{verdicts:?}"
+    );
+    assert!(
+        verdicts.iter().all(|verdict| verdict != "faster"),
+        "{verdicts:?}"
+    );
 }

@@ -8,7 +8,7 @@ mod testpmd;
 use std::fs;
 
 use crate::common::{
-    FinishedCommand, RunningCommand, TestDir, assert_record, finish, join_lines, number_at, retry,
+    FinishedCommand, RunningCommand, TestDir, assert_record, finish, join_lines, number_at,
     wait_until,
 };
 use serde_json::Value;

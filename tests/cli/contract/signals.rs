@@ -69,27 +69,21 @@ fn an_interrupted_test_reports_it_in_text() {
 fn the_timeout_command_gets_the_partial_result() {
     let dir = TestDir::new();
     let server = dir.server("--no-store");
-    for signal in ["TERM", "INT"] {
+    for signal in [Signal::TERM, Signal::INT] {
         for _ in 0..3 {
-            // Before a run has started there is nothing to print: the next attempt has more time.
-            let mut seconds = 0.3_f64;
-            let document = retry(8, || {
-                seconds = (seconds * 2.0).min(8.0);
-                let args = format!(
-                    "--preserve-status -s {signal} {seconds} {} latency 127.0.0.1 -p {} -t 600 --json",
-                    crate::common::LINERATE,
-                    server.port
-                );
-                let output = finish(&mut dir.command("timeout", args.split(' ')));
-                // A signal before the handler is installed ends the program. On a busy machine the
-                // two signals of `timeout` may arrive as two, and the second one aborts.
-                let document = serde_json::from_str::<Value>(&output.stdout);
-                match document {
-                    Ok(document) if document["error"].is_null() => Ok(output.expect(130).json()),
-                    _ => Err(format!("{output:?}")),
-                }
-            });
-            assert_eq!(document["interrupted"], true);
+            let args = format!(
+                "--preserve-status 600 {} latency 127.0.0.1 -p {} -t 600 --json-stream",
+                crate::common::LINERATE,
+                server.port
+            );
+            let mut running = RunningCommand::start(&mut dir.command("timeout", args.split(' ')));
+            // Before a run has started there is nothing to print.
+            running.wait_started();
+            // `timeout` passes a signal on as it sends its own.
+            running.send_signal(signal);
+            let mut lines = running.wait().expect(130).json_lines();
+            let record = lines.pop().expect("a line")["record"].take();
+            assert_eq!(record["interrupted"], true, "{record:#}");
         }
     }
 }

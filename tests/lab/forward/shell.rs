@@ -3,10 +3,10 @@
 use std::io::Write;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::*;
-use crate::common::{TIME_LIMIT, skip};
+use crate::common::skip;
 
 #[test]
 fn the_shell_reads_commands_from_a_pipe() {
@@ -245,8 +245,7 @@ fn the_shell_on_a_terminal() {
         }
     });
     // The shell discards input that came before its prompt, so each line waits for the prompt after
-    // the previous reply. The shell may become ready a moment after the prompt: then the line is
-    // typed again.
+    // the previous reply.
     let mut script = KilledOnDrop(script);
     let mut keys = Some(keys);
     let mut from = 0;
@@ -257,24 +256,16 @@ fn the_shell_on_a_terminal() {
         ("show port sta\t all\r", "NIC statistics for port 0"),
         ("stop\r", "Accumulated forward statistics"),
     ] {
-        let mut at = None;
-        retry(6, || {
-            let keys = keys.as_mut().expect("until the end");
-            keys.write_all(typed.as_bytes()).expect("it reads");
-            keys.flush().expect("it reads");
-            let deadline = Instant::now() + TIME_LIMIT / 6;
-            while Instant::now() < deadline {
-                let shown = &out.lock().expect("a reader")[from..];
-                let begin = shown.find(reply);
-                at = begin.and_then(|begin| Some(begin + shown[begin..].find("forward> ")?));
-                if at.is_some() {
-                    return Ok(());
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            Err(format!("no prompt after `{typed}`: {:?}", out.lock()))
+        let keys = keys.as_mut().expect("until the end");
+        keys.write_all(typed.as_bytes()).expect("it reads");
+        keys.flush().expect("it reads");
+        wait_until(&format!("a prompt after `{typed}`"), || {
+            let shown = &out.lock().expect("a reader")[from..];
+            let begin = shown.find(reply);
+            let at = begin.and_then(|begin| Some(begin + shown[begin..].find("forward> ")?));
+            from += at.map_or(0, |at| at + "forward> ".len());
+            at.is_some()
         });
-        from += at.expect("it was found") + "forward> ".len();
     }
     wait_until("its end", || {
         // After its end the pipe is closed.

@@ -1,5 +1,6 @@
 //! Server in this process for clients of other tools.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU16};
@@ -183,6 +184,31 @@ impl InteropServer {
             let started = self.started_tests();
             let names = self.descriptions();
             assert!(Instant::now() < until, "{started} of {count}: {names:#?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Waits until this many tests of other tools have reported an interval.
+    pub fn wait_for_intervals(&self, count: usize) {
+        let until = Instant::now() + RECORD_TIMEOUT;
+        loop {
+            let reporting: BTreeSet<u32> = {
+                let events = self.events.lock().unwrap();
+                let intervals = events.iter().filter(|event| {
+                    let number = event.test;
+                    matches!(event.kind, EventKind::Interval { .. })
+                        && events.iter().any(|event| {
+                            event.test == number
+                                && matches!(&event.kind, EventKind::Started { plan, .. }
+                                    if plan.peer_protocol.is_some())
+                        })
+                });
+                intervals.map(|event| event.test).collect()
+            };
+            if reporting.len() >= count {
+                return;
+            }
+            assert!(Instant::now() < until, "{reporting:?} of {count}");
             std::thread::sleep(Duration::from_millis(10));
         }
     }
