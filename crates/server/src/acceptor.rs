@@ -402,9 +402,7 @@ impl Acceptor {
                         interop.reject_test(handler.name, connection.peer, &rejection);
                     }
                     Ok(mut reservation) => {
-                        if let Some(handle) = connection.end_handle() {
-                            reservation.end_if_silent(handle);
-                        }
+                        reservation.may_be_ended = true;
                         let Some((client, stream)) = self.accepted_client(connection, unvalidated)
                         else {
                             return;

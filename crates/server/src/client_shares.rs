@@ -8,7 +8,6 @@ use std::net::{IpAddr, Ipv6Addr, Shutdown, TcpStream};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use linerate_sys::clock::Nanos;
-use linerate_sys::socket::read_tcp_info;
 
 use crate::limits::{SESSION_PERMIT_LIMIT, STALLED_SESSION_NS, UNPROVED_SESSIONS_PER_ADDRESS};
 
@@ -37,13 +36,22 @@ pub enum NoTest {
 }
 
 /// Numbers of running tests of each address.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct TestShares {
     total: usize,
     by_owner: HashMap<IpAddr, usize>,
-    /// Tests whose only connection can be ended, the oldest first: its number and address.
-    endable: Vec<(u64, IpAddr, TcpStream)>,
+    /// Tests that may be ended while they are silent, the oldest first.
+    endable: Vec<EndableTest>,
     last_id: u64,
+}
+
+/// Ends a test if it is silent at a time; returns whether it was.
+pub type EndIfSilent = Box<dyn Fn(Nanos) -> bool + Send>;
+
+struct EndableTest {
+    id: u64,
+    owner: IpAddr,
+    end_if_silent: EndIfSilent,
 }
 
 impl TestShares {
@@ -65,34 +73,37 @@ impl TestShares {
         Ok(())
     }
 
-    /// Adds the connection of a test, and returns its number: it may be ended while it is silent.
-    pub fn add_endable(&mut self, client: IpAddr, stream: TcpStream) -> u64 {
+    /// Adds a test that may be ended while it is silent, and returns its number.
+    pub fn add_endable(&mut self, client: IpAddr, end_if_silent: EndIfSilent) -> u64 {
         self.last_id += 1;
-        self.endable.push((self.last_id, owner_of(client), stream));
+        self.endable.push(EndableTest {
+            id: self.last_id,
+            owner: owner_of(client),
+            end_if_silent,
+        });
         self.last_id
     }
 
-    /// Removes the connection with this number.
+    /// Removes the test with this number from those that may be ended.
     pub fn remove_endable(&mut self, id: u64) {
-        self.endable.retain(|(other, ..)| *other != id);
+        self.endable.retain(|test| test.id != id);
     }
 
     /// Ends the oldest silent test, whose place another test of this client needs: of the same
     /// address if that has used up its share, otherwise of an address that has more tests.
-    pub fn end_silent(&mut self, client: IpAddr, reason: NoTest) {
+    pub fn end_silent(&mut self, now: Nanos, client: IpAddr, reason: NoTest) {
         let owner = owner_of(client);
         let tests = |owner| self.by_owner.get(&owner).copied().unwrap_or(0);
         let own = tests(owner);
-        let silent = self.endable.iter().position(|(_, other, stream)| {
+        let ended = self.endable.iter().position(|test| {
             let is_candidate = match reason {
-                NoTest::Reserved { .. } => *other == owner,
-                NoTest::Full => tests(*other) > own + 1,
+                NoTest::Reserved { .. } => test.owner == owner,
+                NoTest::Full => tests(test.owner) > own + 1,
             };
-            is_candidate && is_silent(stream)
+            is_candidate && (test.end_if_silent)(now)
         });
-        if let Some(position) = silent {
-            // Its threads read the end of the connection.
-            let _ = self.endable.remove(position).2.shutdown(Shutdown::Both);
+        if let Some(position) = ended {
+            self.endable.remove(position);
         }
     }
 
@@ -107,15 +118,6 @@ impl TestShares {
             }
         }
     }
-}
-
-/// Returns whether a connection has moved nothing for as long as makes a session stalled.
-fn is_silent(stream: &TcpStream) -> bool {
-    let limit_ms = STALLED_SESSION_NS / 1_000_000;
-    read_tcp_info(stream).is_ok_and(|info| {
-        let last_ms = info.since_received_ms.min(info.since_acknowledgement_ms);
-        u64::from(last_ms) >= limit_ms
-    })
 }
 
 /// Control connections that have a thread and no test yet.
@@ -220,6 +222,8 @@ impl SessionTable {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn ip(text: &str) -> IpAddr {
@@ -268,28 +272,30 @@ mod tests {
     fn a_silent_test_is_ended_for_another_of_its_address() {
         let (attacker, other) = (ip("10.0.0.1"), ip("10.0.0.2"));
         let mut shares = TestShares::default();
-        let mut clients = Vec::new();
-        while shares.add(attacker, 8).is_ok() {
-            let (server_side, client_side) = stream();
-            shares.add_endable(attacker, server_side);
-            clients.push(client_side);
+        let ended = Arc::new(Mutex::new(Vec::new()));
+        // The first is never silent, the others from the time of their number on.
+        for number in 0..6_u64 {
+            shares.add(attacker, 8).unwrap();
+            let ended = Arc::clone(&ended);
+            let end_if_silent = move |now| {
+                let is_silent = number > 0 && now >= number;
+                if is_silent {
+                    ended.lock().unwrap().push(number);
+                }
+                is_silent
+            };
+            shares.add_endable(attacker, Box::new(end_if_silent));
         }
-        let read = |mut client: &TcpStream| std::io::Read::read(&mut client, &mut [0]);
-        clients
-            .iter()
-            .for_each(|client| client.set_nonblocking(true).unwrap());
         let reserved = NoTest::Reserved { own: 6 };
-        shares.end_silent(attacker, reserved);
-        assert!(read(&clients[0]).is_err(), "too early");
-        std::thread::sleep(std::time::Duration::from_nanos(STALLED_SESSION_NS));
-        shares.end_silent(other, reserved);
-        assert!(read(&clients[0]).is_err(), "of another address");
-        shares.end_silent(attacker, reserved);
-        shares.end_silent(other, NoTest::Full);
-        for (index, client) in clients.iter().enumerate() {
-            let ended = matches!(read(client), Ok(0));
-            assert_eq!(ended, index < 2, "{index}");
-        }
+        shares.end_silent(0, attacker, reserved);
+        shares.end_silent(9, other, reserved);
+        assert!(
+            ended.lock().unwrap().is_empty(),
+            "too early, or of another address"
+        );
+        shares.end_silent(9, attacker, reserved);
+        shares.end_silent(9, other, NoTest::Full);
+        assert_eq!(*ended.lock().unwrap(), [1, 2]);
     }
 
     #[test]

@@ -20,6 +20,7 @@ use linerate_session::remote_settings::RemoteTuning;
 use linerate_stack::SocketId;
 use linerate_stats::units::format_bytes;
 use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 use crate::client_shares::{NoTest, SessionShares, TestShares};
 use crate::interop_state::InteropState;
@@ -200,7 +201,7 @@ impl ServerState {
         let mut shares = self.test_shares();
         if let Err(reason) = shares.add(client, limit) {
             // Its place is free a moment later.
-            shares.end_silent(client, reason);
+            shares.end_silent(clock::now(), client, reason);
             // No other client holds the single test.
             self.single_test_taken.store(false, Relaxed);
             let rejection = rejection(
@@ -224,6 +225,7 @@ impl ServerState {
         Ok(TestReservation {
             server: Arc::clone(self),
             client,
+            may_be_ended: false,
             endable: None,
             number: self.last_test.fetch_add(1, Relaxed) + 1,
             started: false,
@@ -311,7 +313,10 @@ impl Drop for SessionPermit {
 pub struct TestReservation {
     server: Arc<ServerState>,
     client: IpAddr,
-    /// Number of its only connection, which may be ended while it is silent.
+    /// It may be ended while it is silent and another test needs its place: it began without a
+    /// handshake.
+    pub may_be_ended: bool,
+    /// Its number among these.
     endable: Option<u64>,
     /// Number of the test.
     pub number: u32,
@@ -329,10 +334,12 @@ pub struct TestReservation {
 }
 
 impl TestReservation {
-    /// Lets the server end this connection, the only one of the test, while it is silent and another
-    /// test needs its place.
-    pub fn end_if_silent(&mut self, stream: TcpStream) {
-        self.endable = Some(self.server.test_shares().add_endable(self.client, stream));
+    /// Passes what ends the test, if it may be ended.
+    pub fn set_end(&mut self, end_if_silent: impl Fn(Nanos) -> bool + Send + 'static) {
+        if self.may_be_ended && self.endable.is_none() {
+            let mut shares = self.server.test_shares();
+            self.endable = Some(shares.add_endable(self.client, Box::new(end_if_silent)));
+        }
     }
 
     /// Reserves memory and threads; `bytes` is `None` when the size overflows.

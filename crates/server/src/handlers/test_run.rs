@@ -8,6 +8,7 @@ mod stop;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -32,6 +33,7 @@ use super::AcceptedClient;
 use super::worker::{FlowWorkerContext, FlowWorkerResult, StopSignals, run_worker};
 use crate::interop_limits::InteropLimits;
 use crate::interop_state::{OpenFlowEntry, UnvalidatedPermit};
+use crate::limits::STALLED_SESSION_NS;
 use crate::server_state::{ServerState, TestReservation};
 use crate::timeouts::Timeouts;
 pub use stop::StopReason;
@@ -337,6 +339,16 @@ impl TestRun {
             times: Arc::default(),
             signals: Arc::clone(&self.signals),
         };
+        let (shared, started_ns) = (context.clone(), clock::now());
+        self.reservation.set_end(move |now| {
+            let last_ns = shared.payload_times().map_or(started_ns, |(_, last)| last);
+            let is_silent = now.saturating_sub(last_ns) >= STALLED_SESSION_NS;
+            if is_silent {
+                shared.signals.end_sending();
+                shared.signals.closed.store(true, Relaxed);
+            }
+            is_silent
+        });
         let watch = socket::clone_handle(&socket).ok();
         let thread = {
             let (context, worker_finished, index) = (
