@@ -14,14 +14,8 @@ const POISON: &str =
 
 /// Numbers that no measurement has. The integer is the largest that all programs keep exactly in
 /// JSON (RFC 8259 section 6).
-fn poisoned_numbers() -> [Value; 5] {
-    [
-        json!(0),
-        json!(-1),
-        json!((1_u64 << 53) - 1),
-        json!(1e308),
-        json!(f64::MIN_POSITIVE),
-    ]
+fn poisoned_numbers() -> [Value; 3] {
+    [json!(0), json!((1_u64 << 53) - 1), json!(1e308)]
 }
 
 /// One document of each kind, as JSON.
@@ -206,12 +200,8 @@ fn poisoned_numbers_stop_no_output() {
         leaves(&original, "", &mut paths);
         paths.retain(|path| original.pointer(path).is_some_and(Value::is_number));
         for number in poisoned_numbers() {
-            // All at once, and a few of them alone.
-            let few = paths
-                .iter()
-                .step_by(paths.len() / 2 + 1)
-                .map(std::slice::from_ref);
-            for changed in few.chain([&paths[..]]) {
+            // All at once, and one alone.
+            for changed in [&paths[..], &paths[paths.len() / 2..=paths.len() / 2]] {
                 let mut poisoned = original.clone();
                 poison(&mut poisoned, changed, &number);
                 let Ok(document) = Document::from_json(&poisoned.to_string()) else {
