@@ -101,7 +101,7 @@ fn missing_requirements_are_reported_with_a_next_step_and_exit_code() {
         let skips = Experiment::from_toml(text).unwrap().skip;
         PointExclusion::find(&skips, &point(knobs), cores, rootless)
     };
-    let real_time = [("answer", "kernel-rr"), ("load", "idle")];
+    let real_time = [("responder", "kernel-rr"), ("load", "idle")];
     assert_eq!(exclusion_of("udp-response", &real_time, 2, false), None);
     let out = exclusion_of("udp-response", &real_time, 2, true).unwrap();
     assert_eq!(out.exit_code, exit_codes::MISSING);
@@ -140,11 +140,11 @@ fn addresses_of_its_own_network_are_found_in_commands() {
         [""; 0]
     );
     assert_eq!(
-        addresses_of("udp-response", &[("answer", "our-stack")]),
+        addresses_of("udp-response", &[("responder", "our-stack")]),
         ["10.77.0.9"]
     );
     assert_eq!(
-        addresses_of("udp-response", &[("answer", "kernel")]),
+        addresses_of("udp-response", &[("responder", "kernel")]),
         [""; 0]
     );
 }
@@ -160,7 +160,7 @@ fn output_files_are_found_wherever_they_are_named() {
     };
     let all = files_of(&experiment, &[]);
     assert!(all.len() > 1 && all.iter().all(|file| file.ends_with(".pftrace")));
-    let receive_only = [("way", "receive")];
+    let receive_only = [("direction", "receive")];
     let one = files_of(&experiment, &receive_only);
     assert!(one.len() < all.len() && one.iter().all(|file| file.contains("receive")));
     experiment.measure.truncate(1);
