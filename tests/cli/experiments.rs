@@ -192,7 +192,7 @@ fn a_skipped_point_ends_with_the_code_of_its_missing_requirement() {
         (
             "cores_below = 100_000\n",
             4,
-            "use a machine with 100000 processors",
+            "use a machine with 100000 CPUs",
         ),
         ("", 2, "select other points (--point)"),
     ] {
@@ -533,7 +533,7 @@ fn a_mistake_that_stays_ends_an_experiment_at_its_first_point() {
         for part in [situation, next, "every point", "point 1 of 18"] {
             assert!(message.contains(part), "{part}: {message}");
         }
-        assert!(!message.contains("[2/18]"), "{message}");
+        assert!(!message.contains("point 2 of 18"), "{message}");
         assert!(!dir.path().join("linerate-small").exists(), "it is empty");
     }
 }
@@ -565,8 +565,8 @@ fn temporary_failures_are_retried() {
     let no_server = local_experiment("", &format!("latency {{server}} -p {}", free_port()));
     std::fs::write(dir.path().join("small.toml"), no_server).unwrap();
     let ended = dir.run("run small.toml --repeat 9 --no-store").expect(5);
-    assert!(ended.stderr.contains("[2/18]"), "{}", ended.stderr);
-    assert!(!ended.stderr.contains("[3/18]"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("point 2 of 18"), "{}", ended.stderr);
+    assert!(!ended.stderr.contains("point 3 of 18"), "{}", ended.stderr);
 }
 
 /// However an experiment is killed, its finished measurements are in the store and are not

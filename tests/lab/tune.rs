@@ -237,7 +237,7 @@ fn a_start_that_cannot_be_set_ends_the_run_and_unrestored_settings_are_reported(
     let args = "tune 127.0.0.1 -u --knob-file knobs.toml --knobs window";
     let done = dir.run(args).expect(1);
     for expected in [
-        "the start",
+        "the baseline",
         "1 is too much",
         "warning: could not be restored",
     ] {

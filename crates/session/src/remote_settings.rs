@@ -84,6 +84,7 @@ type SettingsRequest = (
 
 /// Settings of a remote host, as the client that requests them has them.
 pub struct RemoteSettings {
+    server: SocketAddr,
     requests: Option<mpsc::Sender<SettingsRequest>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -116,6 +117,7 @@ impl RemoteSettings {
             .spawn(move || run_session(control, &requests))
             .map_err(|error| SessionError::system("new thread", error))?;
         Ok(Self {
+            server: remote,
             requests: Some(sender),
             thread: Some(thread),
         })
@@ -126,9 +128,9 @@ impl RemoteSettings {
     /// # Errors
     /// The server is lost.
     pub fn set(&self, name: &str, value: &str) -> Result<Result<String, String>, SessionError> {
-        let lost = || {
-            let closed = std::io::ErrorKind::ConnectionReset;
-            SessionError::system("the settings session", closed.into())
+        let lost = || SessionError::PeerLost {
+            peer: self.server,
+            reason: "the connection with the settings has ended".to_owned(),
         };
         let requested = [(name.to_owned(), value.to_owned())].into();
         let (sender, reply) = mpsc::channel();

@@ -272,7 +272,7 @@ fn options_are_testpmds() {
         ("--noisy-tx-sw-buffer-size=32", "noisy:delay=1ms"),
         ("--nonsense", "unexpected argument"),
         ("--mbuf-size 1000", "1646 or more"),
-        ("--mbcache 8", "32..=512"),
+        ("--mbcache 8", "use 32 to 512"),
         ("--max-pkt-len 20", "not a frame length"),
         ("--display-xstats nonsense", "rx_good_packets"),
         ("--latencystats --mode rxonly", "straight through"),

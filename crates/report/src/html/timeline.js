@@ -96,11 +96,11 @@ for (const figure of document.querySelectorAll('figure.timeline')) {
       here.sort((one, other) => (one.end - one.start) - (other.end - other.start));
       tip.hidden = !here.length;
       if (!here.length) return;
-      const [label, track, start, duration, roundTrip] = here[0].cells;
+      const [label, trackName, start, duration, roundTrip] = here[0].cells;
       tip.replaceChildren();
       const line = text => tip.appendChild(document.createElement('div')).append(text);
       tip.appendChild(document.createElement('b')).append(label + ', ' + duration);
-      line(track + ', from ' + start);
+      line(trackName + ', from ' + start);
       if (roundTrip !== '-') line('round trip ' + roundTrip);
       const room = canvas.clientWidth - tip.offsetWidth;
       tip.style.left = Math.max(0, Math.min(room, event.clientX - box.left + 12)) + 'px';

@@ -30,7 +30,8 @@ const MAX_OUTAGES: usize = 64;
 /// Time in which a client must send its first message: other clients wait meanwhile.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Most frames per ring that a side accepts which requests no number: 13 MB for frames of 1518 B.
+/// Most frames per ring that each side accepts, or its own number if that is larger: 13 MB for
+/// frames of 1518 B.
 const MAX_UNREQUESTED_CAPACITY: u32 = 4 * super::DESCRIPTORS;
 
 /// Action named in the error when the peer's memory cannot be mapped.
@@ -206,7 +207,7 @@ impl PeerLink {
             role,
             socket,
             layout: ShmLayout::new(capacity.unwrap_or(super::DESCRIPTORS), frame_bytes),
-            max_capacity: capacity.unwrap_or(MAX_UNREQUESTED_CAPACITY),
+            max_capacity: capacity.unwrap_or(0).max(MAX_UNREQUESTED_CAPACITY),
             frame_bytes,
             generation: AtomicU32::new(0),
             state: Mutex::new(PeerLinkState {
