@@ -46,7 +46,7 @@ fn a_matrix_of_two_options() {
         "those on the front are shown, not all"
     );
     let quiet_output = dir.run(&args.replace("--json", "--quiet")).expect(0).stdout;
-    assert!(quiet_output.contains(" with bitrate=2M."), "{quiet_output}");
+    assert!(quiet_output.contains(" with bitrate=2M"), "{quiet_output}");
     let listed = dir.run("runs list").expect(0).stdout;
     assert!(
         listed.contains("(8 runs)") && listed.contains("goodput 2"),

@@ -466,7 +466,7 @@ fn a_comparison_shows_what_runs_and_what_is_over() {
 fn a_search_of_knobs_shows_what_runs_and_what_is_over() {
     check_series(
         "tune 127.0.0.1 -p PORT --knobs write-size,wait -t 1 --tui --no-store -- -i 0.1",
-        ["for goodput", "now: ", "start: "],
+        ["for goodput", "now: ", "baseline: "],
     );
 }
 
@@ -560,7 +560,7 @@ fn ttcp_and_our_stack_have_the_screen_too() {
         ),
         (
             "stack --dev ring:0 --ip 10.0.0.2/24 -t 900 --tui --no-store".to_owned(),
-            "the user-space stack on ring:0",
+            "user-space stack on ring:0",
             "/s frames",
         ),
     ] {

@@ -31,6 +31,9 @@ pub const UNPROVED_SESSIONS_PER_ADDRESS: usize = SESSION_PERMIT_LIMIT / 2;
 /// round trips.
 pub const STALLED_SESSION_NS: u64 = 2_000_000_000;
 
+/// Silence after which a test that began without a handshake may lose its place to another one.
+pub const SILENT_TEST_NS: u64 = 1_000_000_000;
+
 /// Most concurrent tests: each has at least two threads.
 pub const TEST_LIMIT: usize = 256;
 

@@ -33,7 +33,7 @@ use super::AcceptedClient;
 use super::worker::{FlowWorkerContext, FlowWorkerResult, StopSignals, run_worker};
 use crate::interop_limits::InteropLimits;
 use crate::interop_state::{OpenFlowEntry, UnvalidatedPermit};
-use crate::limits::STALLED_SESSION_NS;
+use crate::limits::SILENT_TEST_NS;
 use crate::server_state::{ServerState, TestReservation};
 use crate::timeouts::Timeouts;
 pub use stop::StopReason;
@@ -342,7 +342,7 @@ impl TestRun {
         let (shared, started_ns) = (context.clone(), clock::now());
         self.reservation.set_end(move |now| {
             let last_ns = shared.payload_times().map_or(started_ns, |(_, last)| last);
-            let is_silent = now.saturating_sub(last_ns) >= STALLED_SESSION_NS;
+            let is_silent = now.saturating_sub(last_ns) >= SILENT_TEST_NS;
             if is_silent {
                 shared.signals.end_sending();
                 shared.signals.closed.store(true, Relaxed);
