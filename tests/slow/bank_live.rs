@@ -35,7 +35,7 @@ fn run(fault: &InjectedFault) -> Result<Result<Value, String>, String> {
         lab.shell(host, line)?;
     }
     let calm = fault.has_priority && is_root();
-    let _server = lab.server("-q --grant sched,idle,buffers");
+    let _server = lab.server("-q --grant sched,idle,buffers,socket");
     let mut background = Vec::new();
     for (host, line) in fault.background {
         background.push(BackgroundCommand(

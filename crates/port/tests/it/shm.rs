@@ -309,7 +309,7 @@ fn other_memory_is_rejected_untouched() {
             ("shm:x,mtu=1500", 64, 64, ["64", "1600"]),
             ("shm:x,mtu=1500", 64, 1728, ["1728", "1600"]),
             ("shm:x,mtu=1500", 1 << 17, 1600, ["rxd=131072", "4096"]),
-            ("shm:x,mtu=1500,rxd=64", 65, 1600, ["rxd=65", "64"]),
+            ("shm:x,mtu=1500,rxd=8192", 8193, 1600, ["rxd=8193", "8192"]),
             ("shm:x,mtu=1500", 0, 1600, ["rxd=0", "4096"]),
         ] {
             let file = ForgedMemory::create(capacity, slot_bytes);
