@@ -1,5 +1,7 @@
 //! Sequence numbers of received datagrams: loss, reordering, duplicates and delay variation.
 
+use linerate_stats::transit_variation::TransitVariation;
+
 /// Numbers back to which late datagrams and duplicates are distinguished. Older datagrams count as
 /// late (64 Ki numbers are 0.2 s at 300,000 datagrams a second).
 pub const SEQUENCE_WINDOW: u64 = 1 << 16;
@@ -146,10 +148,7 @@ impl SequenceTracker {
         self.received_bits[word] &= !mask;
     }
 
-    /// Records the transit time of a datagram between the sender's clock and ours; a constant
-    /// offset of the clocks cancels out.
-    ///
-    /// Formula: J += (|D| - J) / 16, RFC 3550 section 6.4.1.
+    /// Records the arrival time of a datagram.
     #[inline]
     pub fn record_transit(&mut self, transit_ns: i64) {
         if let Some(last) = self.last_transit_ns {
@@ -199,10 +198,11 @@ impl SequenceTracker {
         self.duplicates
     }
 
-    /// Returns the smoothed variation of the transit time; `None` before the second datagram.
+    /// Returns the smoothed variation of the transit time; `None` before the second time, and if
+    /// the sender's clock does not show it.
     #[must_use]
     pub fn ipdv_ns(&self) -> Option<f64> {
-        (self.received > 1 && self.last_transit_ns.is_some()).then_some(self.ipdv_ns)
+        self.variation.ipdv_ns()
     }
 }
 
@@ -299,11 +299,7 @@ mod tests {
         }
         assert_eq!(sequence.ipdv_ns(), Some(0.0));
         // Alternating by 160 ns converges to 160.
-        let mut sequence = tracker_after(&[0, 1, 2]);
-        for step in 0..200 {
-            sequence.record_transit(if step % 2 == 0 { 0 } else { 160 });
-        }
-        let ipdv = sequence.ipdv_ns().unwrap();
+        let ipdv = ipdv_of(|number| number % 2 * 160);
         assert!((159.0..=160.5).contains(&ipdv), "{ipdv}");
     }
 

@@ -650,9 +650,8 @@ impl<T: Transport> Workload<T> for UdpReceiveFlow<'_, T::Socket> {
                 if let Some((first, last, sent_ns)) = sent {
                     if let Some(sent_ns) = sent_ns {
                         // Datagrams of one call share its arrival time: they count once.
-                        let transit = now.wrapping_sub(sent_ns) as i64;
-                        self.sequence.record_transit(transit);
-                        self.arrivals.record(first, last, now, transit);
+                        let difference = self.sequence.record_times(last, sent_ns, now);
+                        self.arrivals.record(first, last, now, difference);
                     }
                     self.stats.totals.missing = self.sequence.missing();
                     self.stats.totals.duplicates = self.sequence.duplicates();
@@ -677,9 +676,10 @@ impl<T: Transport> Workload<T> for UdpReceiveFlow<'_, T::Socket> {
     fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
         let sequence = self.is_numbered.then_some(self.sequence);
         let (variation, gaps) = self.arrivals.into_distributions();
+        let has_variation = sequence.as_ref().is_some_and(|s| s.ipdv_ns().is_some());
         let timing = TimingHistograms {
             lateness: None,
-            variation: self.is_numbered.then_some(variation),
+            variation: has_variation.then_some(variation),
             gaps: gaps.filter(|_| self.is_numbered),
         };
         self.stats

@@ -71,7 +71,7 @@ pub fn serve(
         return;
     };
     let first_ns = *first_ns;
-    let wall_offset_ns = clock::now_realtime().wrapping_sub(clock::now());
+    let wall_offset_ns = clock::wall_offset();
     // The end marker of an earlier flow opens none.
     let Some(server) = Iperf2UdpServer::open(first, first_ns.wrapping_add(wall_offset_ns)) else {
         return;
@@ -197,7 +197,8 @@ fn start_flows(
                 let end_ns = result.payload_times.map_or(first_ns, |(_, last)| last);
                 result.payload_times = Some((first_ns, end_ns));
                 result.responses = None;
-                result.one_way_delays = flow.delays.take();
+                let delays = flow.delays.take();
+                result.one_way_delays = delays.filter(|_| flow.server.stats().has_steady_clock());
                 result.before_first = flow.server.stats().lost_before_first();
                 // Without an end marker, silence is the end; then the reverse direction may start.
                 if flow.timed_out && !(without_end_marker && has_reverse) {
@@ -496,8 +497,7 @@ impl DatagramFlow for Iperf2Flow {
             lost: Some(self.server.stats().lost_since_first()),
             out_of_order: Some(report.out_of_order),
             duplicates: None,
-            // Jitter takes two datagrams.
-            ipdv_ns: (self.totals().packets > 1).then_some(report.ipdv_ns as f64),
+            ipdv_ns: self.server.stats().ipdv_ns(),
         })
     }
 
