@@ -11,7 +11,7 @@ pub struct Iperf2ReceiverStats {
     bytes: u64,
     received: u64,
     /// Highest number received; `lowest_number` is the lowest one.
-    highest_number: u64,
+    highest_number: Option<u64>,
     lowest_number: Option<u64>,
     out_of_order: u64,
     first_ns: Option<u64>,
@@ -56,12 +56,13 @@ impl Iperf2ReceiverStats {
         self.last_ns = now_ns;
         self.bytes += bytes as u64;
         self.received += 1;
+        let is_newest = self.highest_number.is_none_or(|highest| number > highest);
         self.lowest_number = Some(
             self.lowest_number
                 .map_or(number, |lowest| lowest.min(number)),
         );
-        if number > self.highest_number {
-            self.highest_number = number;
+        if is_newest {
+            self.highest_number = Some(number);
         } else {
             // Includes duplicates: received numbers are not stored.
             self.out_of_order += 1;
@@ -90,10 +91,24 @@ impl Iperf2ReceiverStats {
         self.bytes
     }
 
+    /// Returns the first number of the flow: 1, or 0 with senders of some boards (Zephyr, ESP-IDF);
+    /// `None` before the first datagram.
+    #[must_use]
+    pub fn first_number(&self) -> Option<u64> {
+        self.lowest_number.map(|lowest| lowest.min(1))
+    }
+
+    /// Returns the numbers from the first of the flow to the highest one received.
+    #[must_use]
+    pub fn numbered(&self) -> u64 {
+        let numbers = self.first_number().zip(self.highest_number);
+        numbers.map_or(0, |(first, highest)| (highest - first).saturating_add(1))
+    }
+
     /// Returns the numbers below the highest received one that did not arrive.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.highest_number.saturating_sub(self.received)
+        self.numbered().saturating_sub(self.received)
     }
 
     /// Returns the lost numbers below the lowest received one. Servers of upstream count them too,
@@ -148,8 +163,9 @@ impl Iperf2ReceiverStats {
             duration_ns: self.last_ns.saturating_sub(self.first_ns.unwrap_or(0)),
             lost: self.lost(),
             out_of_order: self.out_of_order,
-            datagrams: self.highest_number,
-            ipdv_ns: self.ipdv_ns as u64,
+            datagrams: self.numbered(),
+            // The report has no value for an unknown one.
+            ipdv_ns: self.ipdv_ns().unwrap_or(0.0) as u64,
             transit: is_plausible.then(|| TransitTimes {
                 min_ns: ns(spread.min_us),
                 max_ns: ns(spread.max_us),
@@ -185,6 +201,10 @@ mod tests {
             (&[1, 3, -4], 4, 1, 0),
             (&[1, 3, 2, -4], 4, 0, 1),
             (&[1, 2, -9], 9, 6, 0),
+            // Boards that count from 0; the end continues their numbers.
+            (&[0, 1, 2, -3], 4, 0, 0),
+            (&[0, 2, -4], 5, 2, 0),
+            (&[1, 0, 2, -3], 4, 0, 1),
             (&[i64::MIN], 1 << 63, (1 << 63) - 1, 0),
             (&[0, i64::MIN], (1 << 63) + 1, (1 << 63) - 1, 0),
         ] {

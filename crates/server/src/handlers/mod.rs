@@ -41,6 +41,7 @@ use crate::server_state::{ServerState, SessionPermit, TestReservation};
 pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow};
 pub use payload::PayloadRing;
 pub use responder_loop::StreamResponder;
+pub use short_flow::identify;
 pub use worker::{DatagramAction, DatagramFlow};
 
 /// Time for which the send buffer of a client may stay full before its control connection ends.
