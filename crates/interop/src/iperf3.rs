@@ -22,6 +22,7 @@ use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::{Readiness, poll_any};
 use linerate_workload::framing::Framing;
 
+use self::finish::ServerPauses;
 use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
 use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, protocol_error};
@@ -145,6 +146,8 @@ struct Iperf3Driver {
     arrival_ns: Option<(Nanos, Nanos)>,
     /// Start of the server's clock and time of the end message, by our clock.
     server_run_ns: (Nanos, Nanos),
+    /// Round-trip time of the path before the payload; 0 if unknown.
+    rtt_ns: Nanos,
     /// Time that the last payload was in flight, as far as that was observed.
     drain_ns: Nanos,
     /// Time for which this end sent.
@@ -180,6 +183,7 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionEr
         unacknowledged: (u64::MAX, 0),
         arrival_ns: None,
         server_run_ns: (0, 0),
+        rtt_ns: 0,
         drain_ns: 0,
         send_duration_ns: None,
         finished: false,
@@ -393,6 +397,7 @@ impl ClientProtocol for Iperf3Driver {
                 self.wait_control(20)?;
             }
         }
+        self.rtt_ns = self.control.min_rtt_ns().unwrap_or(0);
         Ok(())
     }
 
@@ -447,7 +452,13 @@ impl ClientProtocol for Iperf3Driver {
         for flow in &mut report.flows {
             if flow.direction == Direction::Send {
                 let time = flow.figures.duration_ns;
-                flow.figures.duration_ns = time.map(|time| self.without_pauses(time));
+                let pauses = ServerPauses {
+                    omit_ns: self.params.omit_ns,
+                    run_ns: self.server_run_ns.1.saturating_sub(self.server_run_ns.0),
+                    rtt_ns: self.rtt_ns,
+                    moved_ns: self.send_duration_ns.map(|sent| sent + self.drain_ns),
+                };
+                flow.figures.duration_ns = time.map(|time| pauses.subtract_from(time));
             }
             // Our flows are numbered consecutively, those of iperf3 are not.
             flow.id = flow.id.and_then(|id| {

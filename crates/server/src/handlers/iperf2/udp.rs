@@ -489,6 +489,10 @@ impl DatagramFlow for Iperf2Flow {
         }
     }
 
+    fn end_ns(&self) -> Option<Nanos> {
+        self.first_end_ns
+    }
+
     fn sequence_stats(&mut self) -> Option<SequenceStats> {
         let report = self.server.report();
         Some(SequenceStats {
@@ -535,6 +539,24 @@ mod tests {
         };
         // Reference clients have their full time.
         assert!(over > END_MARKERS_TIMEOUT_NS && !flow.timed_out, "{over}");
+    }
+
+    #[test]
+    fn the_end_marker_ends_the_time() {
+        let ms = 1_000_000;
+        let mut datagram = vec![0; 60];
+        write_number(&mut datagram, 1, 1);
+        let mut flow = Iperf2Flow::new(Iperf2UdpServer::open(&datagram, ms).unwrap(), 0, ms);
+        assert_eq!(flow.end_ns(), None);
+        for at in [800, 810, 1_050] {
+            write_end(&mut datagram, 100, 1);
+            flow.receive(at * ms, &mut datagram);
+        }
+        assert_eq!(flow.end_ns(), Some(800 * ms));
+        assert_eq!(flow.server.report().duration_ns, 799 * ms);
+        assert_eq!(flow.totals().missing, 99);
+        // The client's times never moved.
+        assert_eq!(flow.sequence_stats().unwrap().ipdv_ns, None);
     }
 
     #[test]

@@ -227,8 +227,8 @@ impl DatagramFlow for Iperf3UdpFlow {
         };
         self.bytes += datagram.len() as u64;
         self.sequence.record(number);
-        self.sequence
-            .record_transit(now.wrapping_sub(header.sent_ns) as i64);
+        self.sequence.record_arrival(number, now);
+        self.sequence.record_times(number, header.sent_ns, now);
         DatagramAction::Payload
     }
 
@@ -245,6 +245,10 @@ impl DatagramFlow for Iperf3UdpFlow {
             missing: self.sequence.missing(),
             ..PayloadTotals::default()
         }
+    }
+
+    fn start_ns(&self) -> Option<Nanos> {
+        self.sequence.start_ns()
     }
 
     fn sequence_stats(&mut self) -> Option<SequenceStats> {
