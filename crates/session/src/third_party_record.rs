@@ -21,6 +21,7 @@ use linerate_record::record::{
 use linerate_stats::histogram::{Histogram, HistogramData};
 use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampPass;
+pub use remote_figures::lost_of_total;
 use remote_figures::{
     arrival_summary, check_counts, clear_arrivals, departure_summary, mixed_flow_loss,
     offered_load_by_numbers, sum_summaries,
@@ -287,6 +288,20 @@ impl InteropTest {
                 partly_counted.extend((!complete).then_some(direction));
             }
         }
+        // The remote sender's total replaces the gaps that this end found.
+        for flow in &mut self.local_results.streams {
+            let by_total = (remote.streams.iter())
+                .filter(|remote| {
+                    remote.direction == flow.direction && remote.stream.id == flow.stream.id
+                })
+                .find(|remote| remote.stream.summary.packets_sent.is_some());
+            if let Some(by_total) = by_total.map(|remote| &remote.stream.summary)
+                && by_total.lost.is_some()
+            {
+                flow.stream.summary.lost = by_total.lost;
+                flow.stream.summary.loss_fraction = by_total.loss_fraction;
+            }
+        }
         let interrupted = self.local_results.interrupted;
         self.local_results.caveats.extend(caveats);
         let text = self
@@ -369,7 +384,7 @@ impl InteropTest {
                     self.remote_report.stopped_early,
                 )
             } else {
-                departure_summary(&basis, &flow_report.figures)
+                departure_summary(&self.plan, &basis, &flow_report.figures)
             };
             has_figures |= summary.bytes_received.is_some()
                 || summary.packets_received.is_some()

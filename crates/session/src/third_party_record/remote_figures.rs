@@ -60,13 +60,13 @@ pub(super) fn arrival_summary(
 
 /// Returns the figures of what the remote end sent, with the loss that follows from the counts of
 /// this end.
-pub(super) fn departure_summary(local: &Summary, report: &RemoteFigures) -> Summary {
+pub(super) fn departure_summary(plan: &Plan, local: &Summary, report: &RemoteFigures) -> Summary {
     let unique = (local.packets_received)
         .map(|packets| packets.saturating_sub(local.duplicates.unwrap_or(0)));
     let lost = report
         .packets
         .zip(unique)
-        .map(|(sent, received)| sent.saturating_sub(received));
+        .and_then(|(sent, received)| lost_of_total(plan, sent, received, local.lost));
     Summary {
         duration_ns: report.duration_ns,
         bytes_sent: report.bytes,
@@ -75,7 +75,8 @@ pub(super) fn departure_summary(local: &Summary, report: &RemoteFigures) -> Summ
             .and_then(|bytes| per_second(bytes, report.duration_ns))
             .map(|bytes| bytes * 8.0),
         lost,
-        loss_fraction: (lost.zip(report.packets)).and_then(|(lost, sent)| fraction(lost, sent)),
+        loss_fraction: (lost.zip(unique))
+            .and_then(|(lost, unique)| fraction(lost, lost.saturating_add(unique))),
         retransmits: report.retransmits,
         ..Summary::default()
     }

@@ -277,36 +277,67 @@ fn over_tcp_acknowledgements_replace_a_report() {
     assert_eq!(caveats(&record), ["remote-count-unknown"]);
 }
 
+/// Gaps show 80 of 100 losses: the last 20 datagrams of 1,000 were lost.
 #[test]
-fn a_senders_report_completes_the_receivers_counts() {
-    let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
-    plan.directions = vec![Direction::Receive];
-    let sink = FlowCounts {
+fn a_senders_total_shows_losses_at_the_end() {
+    let sink = |lost| FlowCounts {
         bytes: 90_000,
         packets: Some(900),
-        lost: Some(80),
+        lost: Some(lost),
         duplicates: Some(0),
         duration_ns: SECOND,
         ..FlowCounts::new(1, FlowRole::Receiver)
     };
-    let mut test = test_of(Role::Client, plan.clone(), std::slice::from_ref(&sink));
-    let figures = RemoteFigures {
-        packets: Some(1_000),
-        bytes: Some(100_000),
+    let figures = |packets| RemoteFigures {
+        packets: Some(packets),
+        bytes: Some(100 * packets),
         ..RemoteFigures::default()
     };
-    test.remote_report = report_of(Some(1), Direction::Receive, figures);
-    let (record, _) = test.into_record();
-    assert_eq!(record.summary.lost, Some(100));
-    assert_eq!(record.summary.packets_sent, Some(1_000));
-    assert_eq!(record.summary.loss_fraction, Some(0.1));
-    assert_eq!(record.summary.duration_ns, Some(SECOND));
-
-    // Without a report, what the numbers show as sent in this time was offered.
-    let (record, _) = test_of(Role::Client, plan, std::slice::from_ref(&sink)).into_record();
-    assert_eq!(record.summary.lost, Some(80));
-    assert_eq!(record.summary.packets_sent, None);
-    assert_eq!(record.summary.offered_bps, Some(980.0 * 100.0 * 8.0));
+    for (role, direction) in [
+        (Role::Client, Direction::Receive),
+        (Role::Server, Direction::Send),
+    ] {
+        let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
+        plan.directions = vec![direction];
+        for (omit_ns, gaps, packets, lost) in [
+            (0, 80, 1_000, 100),
+            // The total is exact, unless the omitted time ends at different datagrams.
+            (0, 130, 1_000, 100),
+            (SECOND, 130, 1_000, 130),
+            (SECOND, 80, 1_000, 100),
+            // Less than what arrived: that total counts something else.
+            (0, 80, 899, 80),
+        ] {
+            plan.omit_ns = omit_ns;
+            let mut test = test_of(role, plan.clone(), &[sink(gaps)]);
+            test.remote_report = report_of(Some(1), Direction::Receive, figures(packets));
+            let (record, _) = test.into_record();
+            let case = format!("{role:?}, {gaps} in gaps, {packets} sent, {omit_ns}");
+            let stream = &record.directions[0].streams[0].summary;
+            for summary in [&record.summary, stream] {
+                assert_eq!(summary.lost, Some(lost), "{case}");
+                assert_eq!(summary.packets_sent, Some(packets), "{case}");
+                let share = lost as f64 / (900 + lost) as f64;
+                assert!(
+                    (summary.loss_fraction.unwrap() - share).abs() < 1e-3,
+                    "{case}"
+                );
+                assert_eq!(summary.duration_ns, Some(SECOND), "{case}");
+            }
+            let beyond_gaps = lost > gaps;
+            assert_eq!(
+                caveats(&record).contains(&"end-not-counted"),
+                beyond_gaps,
+                "{case}"
+            );
+        }
+        // Without a report, what the numbers show as sent in this time was offered.
+        plan.omit_ns = 0;
+        let (record, _) = test_of(role, plan, &[sink(80)]).into_record();
+        assert_eq!(record.summary.lost, Some(80));
+        assert_eq!(record.summary.packets_sent, None);
+        assert_eq!(record.summary.offered_bps, Some(980.0 * 100.0 * 8.0));
+    }
 }
 
 #[test]
