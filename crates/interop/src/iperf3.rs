@@ -113,14 +113,36 @@ fn build_params(plan: &Plan) -> Iperf3Params {
             .congestion_control
             .clone()
             .filter(|_| plan.congestion_control_requested),
-        counter_width: match plan.protocol {
-            plan::TransportProtocol::Udp => CounterWidth::Bits64,
-            plan::TransportProtocol::Tcp => CounterWidth::Bits32,
-        },
+        counter_width: counter_width(plan),
         zero_copy: plan.copies.send == SendCopy::SendFile,
         server_output: true,
         client_version: Some("3.12".to_owned()),
         ..Iperf3Params::default()
+    }
+}
+
+/// Datagrams of a flow per second without a requested rate: more than any host sends.
+const MAX_DATAGRAMS_PER_SECOND: u128 = 10_000_000;
+
+/// Returns the width of the sequence numbers. Servers before 3.1 ignore a request for 64 bits, so
+/// that is for flows that may have more datagrams than 32 bits count, with a factor of two for a
+/// rate that is exceeded.
+fn counter_width(plan: &Plan) -> CounterWidth {
+    let size = u128::from(plan.payload_bytes.max(1));
+    let per_second = plan
+        .rate_bps
+        .map_or(MAX_DATAGRAMS_PER_SECOND, |rate| u128::from(rate) / 8 / size);
+    let run_ns = plan
+        .duration_ns
+        .map(|time| u128::from(time.saturating_add(plan.omit_ns)));
+    let datagrams = match (run_ns, plan.amount_bytes) {
+        (Some(run_ns), _) => per_second * run_ns / 1_000_000_000,
+        (None, Some(bytes)) => u128::from(bytes) / size,
+        (None, None) => u128::MAX,
+    };
+    match plan.protocol {
+        plan::TransportProtocol::Udp if datagrams > 1 << 31 => CounterWidth::Bits64,
+        _ => CounterWidth::Bits32,
     }
 }
 
@@ -471,5 +493,38 @@ impl ClientProtocol for Iperf3Driver {
 
     fn agent(&self) -> String {
         "iperf3".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Servers of iperf3 3.0 (2014) know 32 bits only.
+    #[test]
+    fn numbers_have_64_bits_only_where_32_may_not_do() {
+        let second = 1_000_000_000;
+        for (rate_bps, duration_s, amount_bytes, width) in [
+            (Some(5_000_000), Some(10), None, CounterWidth::Bits32),
+            (None, Some(10), None, CounterWidth::Bits32),
+            (None, Some(3_600), None, CounterWidth::Bits64),
+            (Some(1_000_000), Some(1_000_000), None, CounterWidth::Bits32),
+            (
+                Some(100_000_000_000),
+                Some(3_600),
+                None,
+                CounterWidth::Bits64,
+            ),
+            (None, None, Some(1 << 40), CounterWidth::Bits32),
+            (None, None, Some(1 << 50), CounterWidth::Bits64),
+            (None, None, None, CounterWidth::Bits64),
+        ] {
+            let mut plan = Plan::new(RunKind::Throughput, plan::TransportProtocol::Udp, "host");
+            plan.payload_bytes = 1_460;
+            (plan.rate_bps, plan.amount_bytes) = (rate_bps, amount_bytes);
+            plan.duration_ns = duration_s.map(|seconds: u64| seconds * second);
+            let case = format!("{rate_bps:?} {duration_s:?} {amount_bytes:?}");
+            assert_eq!(build_params(&plan).counter_width, width, "{case}");
+        }
     }
 }

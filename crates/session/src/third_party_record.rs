@@ -23,8 +23,8 @@ use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampPass;
 pub use remote_figures::lost_of_total;
 use remote_figures::{
-    arrival_summary, check_counts, clear_arrivals, departure_summary, mixed_flow_loss,
-    offered_load_by_numbers, sum_summaries,
+    arrival_summary, check_counts, clear_arrivals, clear_impossible_losses, departure_summary,
+    mixed_flow_loss, offered_load_by_numbers, sum_summaries,
 };
 
 use crate::coordinator::RunResults;
@@ -279,6 +279,12 @@ impl InteropTest {
         let mut remote = empty_results(remote_role, HostFacts::default());
         let mut totals = Vec::new();
         let mut caveats = Vec::new();
+        for flow in &mut self.local_results.streams {
+            caveats.extend(clear_impossible_losses(
+                &self.plan,
+                &mut flow.stream.summary,
+            ));
+        }
         // Directions with a count of the remote end for only some of their flows.
         let mut partly_counted = Vec::new();
         if self.plan.kind == RunKind::Throughput {
