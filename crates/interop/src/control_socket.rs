@@ -4,6 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use linerate_sys::clock::Nanos;
+use linerate_sys::socket::read_tcp_info;
 use socket2::Socket;
 
 /// Reads of one poll: a peer that sends without end does not block the caller.
@@ -66,6 +68,13 @@ impl ControlSocket {
                 _ => Err(error),
             },
         }
+    }
+
+    /// Returns the minimum round-trip time of the connection; `None` if the kernel has none.
+    #[must_use]
+    pub fn min_rtt_ns(&self) -> Option<Nanos> {
+        let info = read_tcp_info(&self.stream).ok()?;
+        info.min_rtt_us.map(|us| u64::from(us) * 1000)
     }
 
     /// Closes the sending half.

@@ -132,11 +132,6 @@ fn is_ack(prefix: &[u8]) -> bool {
     prefix[..compared] == BEGINNING[..compared]
 }
 
-/// Returns the offset of the wall clock from the monotonic clock.
-fn wall_ahead_ns() -> u64 {
-    clock::now_realtime().wrapping_sub(clock::now())
-}
-
 fn settings(plan: &Plan, legacy: bool) -> Iperf2Settings {
     let base = match legacy {
         true => Iperf2Settings::legacy(plan.port),
@@ -180,7 +175,7 @@ fn layout_name(legacy: bool) -> &'static str {
 fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     if context.plan.kind == RunKind::Latency {
         let framing = Framing::Bounceback {
-            wall_ahead_ns: wall_ahead_ns(),
+            wall_ahead_ns: clock::wall_offset(),
         };
         return round_trips::open_flows(context, "iperf2", &framing, &[], &|_| true);
     }

@@ -22,6 +22,7 @@ use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::{Readiness, poll_any};
 use linerate_workload::framing::Framing;
 
+use self::finish::ServerPauses;
 use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
 use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, protocol_error};
@@ -112,14 +113,36 @@ fn build_params(plan: &Plan) -> Iperf3Params {
             .congestion_control
             .clone()
             .filter(|_| plan.congestion_control_requested),
-        counter_width: match plan.protocol {
-            plan::TransportProtocol::Udp => CounterWidth::Bits64,
-            plan::TransportProtocol::Tcp => CounterWidth::Bits32,
-        },
+        counter_width: counter_width(plan),
         zero_copy: plan.copies.send == SendCopy::SendFile,
         server_output: true,
         client_version: Some("3.12".to_owned()),
         ..Iperf3Params::default()
+    }
+}
+
+/// Datagrams of a flow per second without a requested rate: more than any host sends.
+const MAX_DATAGRAMS_PER_SECOND: u128 = 10_000_000;
+
+/// Returns the width of the sequence numbers. Servers before 3.1 ignore a request for 64 bits, so
+/// that is for flows that may have more datagrams than 32 bits count, with a factor of two for a
+/// rate that is exceeded.
+fn counter_width(plan: &Plan) -> CounterWidth {
+    let size = u128::from(plan.payload_bytes.max(1));
+    let per_second = plan
+        .rate_bps
+        .map_or(MAX_DATAGRAMS_PER_SECOND, |rate| u128::from(rate) / 8 / size);
+    let run_ns = plan
+        .duration_ns
+        .map(|time| u128::from(time.saturating_add(plan.omit_ns)));
+    let datagrams = match (run_ns, plan.amount_bytes) {
+        (Some(run_ns), _) => per_second * run_ns / 1_000_000_000,
+        (None, Some(bytes)) => u128::from(bytes) / size,
+        (None, None) => u128::MAX,
+    };
+    match plan.protocol {
+        plan::TransportProtocol::Udp if datagrams > 1 << 31 => CounterWidth::Bits64,
+        _ => CounterWidth::Bits32,
     }
 }
 
@@ -145,6 +168,8 @@ struct Iperf3Driver {
     arrival_ns: Option<(Nanos, Nanos)>,
     /// Start of the server's clock and time of the end message, by our clock.
     server_run_ns: (Nanos, Nanos),
+    /// Round-trip time of the path before the payload; 0 if unknown.
+    rtt_ns: Nanos,
     /// Time that the last payload was in flight, as far as that was observed.
     drain_ns: Nanos,
     /// Time for which this end sent.
@@ -180,6 +205,7 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionEr
         unacknowledged: (u64::MAX, 0),
         arrival_ns: None,
         server_run_ns: (0, 0),
+        rtt_ns: 0,
         drain_ns: 0,
         send_duration_ns: None,
         finished: false,
@@ -393,6 +419,7 @@ impl ClientProtocol for Iperf3Driver {
                 self.wait_control(20)?;
             }
         }
+        self.rtt_ns = self.control.min_rtt_ns().unwrap_or(0);
         Ok(())
     }
 
@@ -447,7 +474,13 @@ impl ClientProtocol for Iperf3Driver {
         for flow in &mut report.flows {
             if flow.direction == Direction::Send {
                 let time = flow.figures.duration_ns;
-                flow.figures.duration_ns = time.map(|time| self.without_pauses(time));
+                let pauses = ServerPauses {
+                    omit_ns: self.params.omit_ns,
+                    run_ns: self.server_run_ns.1.saturating_sub(self.server_run_ns.0),
+                    rtt_ns: self.rtt_ns,
+                    moved_ns: self.send_duration_ns.map(|sent| sent + self.drain_ns),
+                };
+                flow.figures.duration_ns = time.map(|time| pauses.subtract_from(time));
             }
             // Our flows are numbered consecutively, those of iperf3 are not.
             flow.id = flow.id.and_then(|id| {
@@ -460,5 +493,38 @@ impl ClientProtocol for Iperf3Driver {
 
     fn agent(&self) -> String {
         "iperf3".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Servers of iperf3 3.0 (2014) know 32 bits only.
+    #[test]
+    fn numbers_have_64_bits_only_where_32_may_not_do() {
+        let second = 1_000_000_000;
+        for (rate_bps, duration_s, amount_bytes, width) in [
+            (Some(5_000_000), Some(10), None, CounterWidth::Bits32),
+            (None, Some(10), None, CounterWidth::Bits32),
+            (None, Some(3_600), None, CounterWidth::Bits64),
+            (Some(1_000_000), Some(1_000_000), None, CounterWidth::Bits32),
+            (
+                Some(100_000_000_000),
+                Some(3_600),
+                None,
+                CounterWidth::Bits64,
+            ),
+            (None, None, Some(1 << 40), CounterWidth::Bits32),
+            (None, None, Some(1 << 50), CounterWidth::Bits64),
+            (None, None, None, CounterWidth::Bits64),
+        ] {
+            let mut plan = Plan::new(RunKind::Throughput, plan::TransportProtocol::Udp, "host");
+            plan.payload_bytes = 1_460;
+            (plan.rate_bps, plan.amount_bytes) = (rate_bps, amount_bytes);
+            plan.duration_ns = duration_s.map(|seconds: u64| seconds * second);
+            let case = format!("{rate_bps:?} {duration_s:?} {amount_bytes:?}");
+            assert_eq!(build_params(&plan).counter_width, width, "{case}");
+        }
     }
 }

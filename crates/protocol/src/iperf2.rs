@@ -54,7 +54,7 @@ pub use error::Iperf2Error;
 pub use receiver_stats::Iperf2ReceiverStats;
 pub use report::{Iperf2Report, REPORT_BYTES, REPORT_MIN_BYTES, ReportLayout, TransitTimes};
 pub use settings::{DualTest, Iperf2Direction, Iperf2Settings, TestAmount};
-pub use sniff::{LEGACY_PROTOCOL, PROTOCOL};
+pub use sniff::{LEGACY_PROTOCOL, PROTOCOL, detect_legacy_flow};
 pub use tcp::{
     ACK_BYTES, Iperf2TcpClient, Iperf2TcpRequest, Iperf2TcpServer, VersionAck, VersionAckTimes,
 };

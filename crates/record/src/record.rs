@@ -373,6 +373,19 @@ pub struct DirectionFigures {
     pub streams: Vec<StreamFigures>,
 }
 
+impl DirectionFigures {
+    /// Returns the time of the sender in ns, the base of its rates. `duration_ns` of the direction
+    /// is the receiver's, with the time in which queues on the path empty.
+    #[must_use]
+    pub fn send_duration_ns(&self) -> Option<u64> {
+        let times = self.streams.iter().filter_map(|stream| {
+            let (bytes, bps) = (stream.summary.bytes_sent?, stream.summary.offered_bps?);
+            (bps > 0.0).then(|| (bytes as f64 * 8e9 / bps).round() as u64)
+        });
+        times.max().or(self.summary.duration_ns)
+    }
+}
+
 /// Figures of one flow, merged from both of its ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]

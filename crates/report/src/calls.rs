@@ -2,6 +2,7 @@
 
 use linerate_record::call_times::{CallTimes, CallsByName};
 use linerate_record::facts::Role;
+use linerate_record::plan::Direction;
 use linerate_record::record::Record;
 use linerate_stats::units::{format_count, format_nanos, format_share};
 
@@ -45,7 +46,13 @@ pub(crate) fn call_rows(record: &Record) -> Vec<CallRow> {
 fn append_rows(rows: &mut Vec<CallRow>, record: &Record, role: Role, calls: &CallsByName) {
     let clock = record.call_clocks.iter().find(|clock| clock.role == role);
     let threads = clock.map_or(1, |clock| clock.threads.max(1));
-    let time = record.summary.duration_ns.filter(|&time| time > 0);
+    // Each end has its own time; that of the run is the receiver's.
+    let sent = match (role, record.directions.as_slice()) {
+        (Role::Client, [only]) if only.direction == Direction::Send => only.send_duration_ns(),
+        (Role::Server, [only]) if only.direction == Direction::Receive => only.send_duration_ns(),
+        _ => None,
+    };
+    let time = sent.or(record.summary.duration_ns).filter(|&time| time > 0);
     for (name, call) in calls {
         for (kind, times) in call.outcomes() {
             let share = time.map(|time| {

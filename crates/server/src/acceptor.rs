@@ -506,9 +506,6 @@ impl Acceptor {
             let Some(handler) = flow.handler else {
                 continue;
             };
-            let Some(serve_flow) = handler.datagrams else {
-                continue;
-            };
             let client = flow.incoming.peer.ip();
             let reservation = match self.server.reserve_test(client) {
                 Ok(reservation) => reservation,
@@ -529,9 +526,12 @@ impl Acceptor {
                 unvalidated_permit: flow.unvalidated,
                 dedicated_port: self.listeners[listener].forced.is_some(),
             };
-            let arrived = flow.incoming;
+            let mut arrived = flow.incoming;
             self.spawn_session(handler.name, move || {
-                serve_flow(client, reservation, arrived)
+                let handler = protocols::identify(handler, &client, &mut arrived);
+                if let Some(serve_flow) = handler.datagrams {
+                    serve_flow(client, reservation, arrived);
+                }
             });
         }
         drained

@@ -38,6 +38,7 @@ pub mod third_party_record;
 mod worker_costs;
 
 pub mod rate_search;
+mod receive_window;
 
 pub mod cpu_load;
 pub mod descriptor_limit;

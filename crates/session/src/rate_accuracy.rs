@@ -118,7 +118,7 @@ fn sent_bps(plan: &Plan, summary: &Summary) -> Option<f64> {
 pub fn add_distributions(plan: &Plan, directions: &mut [DirectionFigures], ends: &[EndResults]) {
     for figures in directions {
         let sent = sent_bps(plan, &figures.summary);
-        let duration_ns = figures.summary.duration_ns;
+        let duration_ns = figures.send_duration_ns();
         figures.summary.rate_error = rate_error(plan, sent, duration_ns, plan.streams);
         for (distribution, _, figure) in DISTRIBUTIONS {
             let name = histogram_key(distribution, figures.direction);
@@ -163,8 +163,9 @@ fn coarse_rate_warning(plan: &Plan, rate: u64, seconds: f64) -> Option<Caveat> {
 
 fn missed_rate_warning(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Option<Caveat> {
     let summary = &figures.summary;
-    let seconds = summary.duration_ns? as f64 / 1e9;
-    if is_burst_too_long(plan, summary.duration_ns) {
+    let duration_ns = figures.send_duration_ns()?;
+    let seconds = duration_ns as f64 / 1e9;
+    if is_burst_too_long(plan, Some(duration_ns)) {
         return coarse_rate_warning(plan, rate, seconds);
     }
     let intended_bps = rate as f64 * f64::from(plan.streams);
@@ -194,7 +195,7 @@ fn missed_rate_warning(plan: &Plan, rate: u64, figures: &DirectionFigures) -> Op
             Direction::Receive => "the server",
         },
     );
-    let error_text = format_share(error.abs());
+    let error_text = format_share((offered / intended_bps - 1.0).abs());
     let (id, reason) = match (plan.pace.method, plan.protocol) {
         (PacingMethod::Socket | PacingMethod::Txtime, _) => (
             CaveatId::RateMissed,
@@ -299,6 +300,52 @@ mod tests {
         add_distributions(&plan, &mut directions, &[]);
         let error = directions[0].summary.rate_error.unwrap();
         assert!((error - 0.05).abs() < 1e-9, "{error}");
+    }
+
+    /// Figures of a sender of 4 s whose payload takes 8 s at the receiver: a queue on the path.
+    fn drained_figures(sent_bytes: u64, rejected: u64) -> DirectionFigures {
+        let seconds = 4.0;
+        let summary = Summary {
+            duration_ns: Some(8_000_000_000),
+            bytes_sent: Some(sent_bytes),
+            offered_bps: Some(sent_bytes as f64 * 8.0 / seconds),
+            ..Summary::default()
+        };
+        DirectionFigures {
+            direction: Direction::Send,
+            streams: vec![StreamFigures {
+                summary: summary.clone(),
+                sender: Some(SocketFacts {
+                    send_refused: Some(rejected),
+                    ..SocketFacts::default()
+                }),
+                ..StreamFigures::default()
+            }],
+            summary,
+        }
+    }
+
+    #[test]
+    fn the_senders_rate_is_of_the_senders_time() {
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
+        (plan.payload_bytes, plan.rate_bps) = (1_000, Some(2_000_000));
+        // 250 of 1,000 datagrams were sent, and the others found the socket full.
+        let caveats = |figures| missed_rate_warnings(&plan, &[figures]);
+        assert_eq!(caveats(drained_figures(250_000, 750)), []);
+        // Without a full socket, the share is that of `rate_error`.
+        let mut figures = [drained_figures(250_000, 100)];
+        add_distributions(&plan, &mut figures, &[]);
+        assert_eq!(figures[0].summary.rate_error, Some(-0.75));
+        let [caveat] = &missed_rate_warnings(&plan, &figures)[..] else {
+            panic!("no caveat");
+        };
+        let text = "2.00 Mb/s requested, and 500 kb/s was sent by the client (75.0 % off)";
+        assert!(caveat.reason.starts_with(text), "{}", caveat.reason);
+        // One datagram takes 3 s at the rate: too long for 4 s, though not for 8.
+        (plan.payload_bytes, plan.rate_bps) = (3_000, Some(8_000));
+        let mut figures = [drained_figures(3_000, 0)];
+        add_distributions(&plan, &mut figures, &[]);
+        assert_eq!(figures[0].summary.rate_error, None);
     }
 
     #[test]

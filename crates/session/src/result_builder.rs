@@ -25,6 +25,7 @@ use linerate_workload::flow_counters::PayloadTotals;
 use crate::cpu_cost;
 use crate::cpu_cost::CpuCostInputs;
 use crate::flow_handle::{CounterReading, FlowHandle, find_flow};
+use crate::receive_window::ReceiveTimes;
 use crate::worker_costs::WorkerCosts;
 
 /// Fraction of stolen CPU time from which figures are doubtful: it changes the third digit.
@@ -79,12 +80,12 @@ impl ResultBuilder<'_> {
     /// Builds the results for the other end and for the record.
     #[must_use]
     pub fn build(self) -> EndResults {
-        let end_ns = self
+        let windows = self
             .finished_flows
             .iter()
-            .map(|flow| self.end_of_count_ns(flow))
-            .max();
-        let end_ns = end_ns.unwrap_or(self.counted_from_ns);
+            .map(|flow| self.counted_window(flow));
+        let durations = windows.map(|(from_ns, end_ns)| end_ns.saturating_sub(from_ns));
+        let duration_ns = durations.max().unwrap_or(0);
         let streams: Vec<_> = self
             .finished_flows
             .iter()
@@ -127,7 +128,7 @@ impl ResultBuilder<'_> {
             caveats,
             slow,
             interrupted: self.interrupted,
-            duration_ns: end_ns.saturating_sub(self.counted_from_ns),
+            duration_ns,
         }
     }
 
@@ -186,26 +187,29 @@ impl ResultBuilder<'_> {
         slow
     }
 
-    /// Returns the end of a flow's counted time: for a receiver not before the end of the run, so
-    /// that a dead path counts as slow and not as short.
-    fn end_of_count_ns(&self, flow: &FlowEndResults) -> Nanos {
-        match (flow.role, self.plan.kind, self.window_end_ns) {
-            (FlowRole::Receiver, RunKind::Throughput, Some(window)) => {
-                // A complete amount ends with its last payload.
-                let is_amount = self.plan.duration_ns.is_none() && !self.interrupted;
-                let complete = is_amount
-                    && self
-                        .lost_datagrams(flow, PayloadTotals::default())
-                        .unwrap_or(0)
-                        == 0;
-                if complete {
-                    flow.ended_ns
-                } else {
-                    flow.ended_ns.max(window)
-                }
-            }
-            _ => flow.ended_ns,
+    /// Returns start and end of a flow's counted time.
+    fn counted_window(&self, flow: &FlowEndResults) -> (Nanos, Nanos) {
+        if (flow.role, self.plan.kind) != (FlowRole::Receiver, RunKind::Throughput) {
+            return (self.counted_from_ns, flow.ended_ns);
         }
+        let is_amount = self.plan.duration_ns.is_none() && !self.interrupted;
+        let is_complete = is_amount
+            && self
+                .lost_datagrams(flow, PayloadTotals::default())
+                .unwrap_or(0)
+                == 0;
+        let tcp = flow.facts.tcp.as_ref();
+        let times = ReceiveTimes {
+            start_ns: self.start_ns,
+            counted_from_ns: self.counted_from_ns,
+            first_ns: flow.first_ns,
+            last_ns: flow.ended_ns,
+            run_end_ns: self.window_end_ns.filter(|_| !is_complete),
+            ends_by_time: !is_amount,
+            min_rtt_ns: tcp.and_then(|tcp| tcp.min_rtt_ns),
+            workers_ended_ns: self.workers_ended_ns,
+        };
+        times.window()
     }
 
     fn broken_streams(&self) -> Option<Caveat> {
@@ -529,9 +533,8 @@ impl ResultBuilder<'_> {
         let plan = self.plan;
         let baseline = self.baseline.get(&flow.id).copied().unwrap_or_default();
         let totals = flow.totals.since(baseline.totals);
-        let duration_ns = self
-            .end_of_count_ns(flow)
-            .saturating_sub(self.counted_from_ns);
+        let (from_ns, end_ns) = self.counted_window(flow);
+        let duration_ns = end_ns.saturating_sub(from_ns);
         let seconds = duration_ns as f64 / 1e9;
         let per_second = |count: u64| (duration_ns > 0).then(|| count as f64 / seconds);
         let is_udp = plan.protocol == TransportProtocol::Udp;

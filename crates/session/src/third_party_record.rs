@@ -21,9 +21,10 @@ use linerate_record::record::{
 use linerate_stats::histogram::{Histogram, HistogramData};
 use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampPass;
+pub use remote_figures::lost_of_total;
 use remote_figures::{
-    arrival_summary, check_counts, clear_arrivals, departure_summary, mixed_flow_loss,
-    offered_load_by_numbers, sum_summaries,
+    arrival_summary, check_counts, clear_arrivals, clear_impossible_losses, departure_summary,
+    mixed_flow_loss, offered_load_by_numbers, sum_summaries,
 };
 
 use crate::coordinator::RunResults;
@@ -166,7 +167,7 @@ impl FlowCounts {
                     summary.lost = self.lost;
                     let unique = packets.saturating_sub(self.duplicates.unwrap_or(0));
                     summary.loss_fraction =
-                        self.lost.and_then(|lost| fraction(lost, lost + unique));
+                        (self.lost).and_then(|lost| fraction(lost, lost.saturating_add(unique)));
                 }
                 summary.out_of_order = self.out_of_order;
                 summary.duplicates = self.duplicates;
@@ -278,6 +279,12 @@ impl InteropTest {
         let mut remote = empty_results(remote_role, HostFacts::default());
         let mut totals = Vec::new();
         let mut caveats = Vec::new();
+        for flow in &mut self.local_results.streams {
+            caveats.extend(clear_impossible_losses(
+                &self.plan,
+                &mut flow.stream.summary,
+            ));
+        }
         // Directions with a count of the remote end for only some of their flows.
         let mut partly_counted = Vec::new();
         if self.plan.kind == RunKind::Throughput {
@@ -285,6 +292,20 @@ impl InteropTest {
                 let complete =
                     self.add_remote_direction(direction, &mut remote, &mut totals, &mut caveats);
                 partly_counted.extend((!complete).then_some(direction));
+            }
+        }
+        // The remote sender's total replaces the gaps that this end found.
+        for flow in &mut self.local_results.streams {
+            let by_total = (remote.streams.iter())
+                .filter(|remote| {
+                    remote.direction == flow.direction && remote.stream.id == flow.stream.id
+                })
+                .find(|remote| remote.stream.summary.packets_sent.is_some());
+            if let Some(by_total) = by_total.map(|remote| &remote.stream.summary)
+                && by_total.lost.is_some()
+            {
+                flow.stream.summary.lost = by_total.lost;
+                flow.stream.summary.loss_fraction = by_total.loss_fraction;
             }
         }
         let interrupted = self.local_results.interrupted;
@@ -370,7 +391,7 @@ impl InteropTest {
                     self.remote_report.stopped_early,
                 )
             } else {
-                departure_summary(&basis, &flow_report.figures)
+                departure_summary(&self.plan, &basis, &flow_report.figures)
             };
             has_figures |= summary.bytes_received.is_some()
                 || summary.packets_received.is_some()

@@ -9,4 +9,5 @@ pub mod power;
 pub mod rank_tests;
 pub mod size_costs;
 pub mod statistics;
+pub mod transit_variation;
 pub mod units;

@@ -33,6 +33,15 @@ pub fn now_realtime() -> Nanos {
     read_clock(libc::CLOCK_REALTIME)
 }
 
+/// Returns CLOCK_REALTIME minus CLOCK_MONOTONIC, modulo 2^64.
+///
+/// A run reads it once and adds it to [`now`] for its timestamps: setting the system time does not
+/// move them.
+#[must_use]
+pub fn wall_offset() -> Nanos {
+    now_realtime().wrapping_sub(now())
+}
+
 /// Returns CLOCK_TAI minus CLOCK_MONOTONIC.
 #[must_use]
 pub fn tai_offset() -> Nanos {

@@ -16,7 +16,6 @@ pub struct DelayVariation {
 struct LastArrival {
     number: u64,
     at_ns: Nanos,
-    transit_ns: i64,
 }
 
 impl DelayVariation {
@@ -30,15 +29,17 @@ impl DelayVariation {
         }
     }
 
-    /// Records one receive call: its first and last number, the arrival time, and the transit time
-    /// of the last datagram. Datagrams of one call share their time and count once.
+    /// Records one receive call: its first and last number, the arrival time, and the difference of
+    /// the transit time from that of the call before, if known. Datagrams of one call share their
+    /// time and count once.
     #[inline]
-    pub fn record(&mut self, first: u64, last: u64, at_ns: Nanos, transit_ns: i64) {
+    pub fn record(&mut self, first: u64, last: u64, at_ns: Nanos, difference_ns: Option<u64>) {
         if let Some(previous) = self.last
             && previous.number.wrapping_add(1) == first
         {
-            let difference = transit_ns.wrapping_sub(previous.transit_ns).unsigned_abs();
-            self.variation.record(difference);
+            if let Some(difference) = difference_ns {
+                self.variation.record(difference);
+            }
             if let Some(gaps) = &mut self.gaps {
                 gaps.record(at_ns.saturating_sub(previous.at_ns));
             }
@@ -46,7 +47,6 @@ impl DelayVariation {
         self.last = Some(LastArrival {
             number: last,
             at_ns,
-            transit_ns,
         });
     }
 
@@ -64,18 +64,20 @@ mod tests {
     #[test]
     fn only_neighbours_are_compared() {
         let mut arrivals = DelayVariation::new(true);
-        // (numbers, arrival, transit)
-        for (first, last, at, transit) in [
-            (0, 0, 1_000, 500),
-            (1, 1, 2_000, 600),
-            (2, 4, 3_500, 550),
+        // (numbers, arrival, difference)
+        for (first, last, at, difference) in [
+            (0, 0, 1_000, None),
+            (1, 1, 2_000, Some(100)),
+            (2, 4, 3_500, Some(50)),
             // 5 is missing, so 6 is not compared with 4.
-            (6, 6, 9_000, 900),
-            (7, 7, 9_100, 880),
+            (6, 6, 9_000, Some(350)),
+            (7, 7, 9_100, Some(20)),
+            // The sender's clock was set.
+            (8, 8, 9_200, None),
             // Late.
-            (5, 5, 9_200, 5_000),
+            (5, 5, 9_300, Some(5_000)),
         ] {
-            arrivals.record(first, last, at, transit);
+            arrivals.record(first, last, at, difference);
         }
         let (variation, gaps) = arrivals.into_distributions();
         assert_eq!(variation.count(), 3);

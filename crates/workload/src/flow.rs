@@ -171,6 +171,8 @@ pub struct FlowEndResults {
     pub timing: TimingHistograms,
     /// Facts of the socket at the end.
     pub facts: SocketFacts,
+    /// Receiver of payload: time at which the first arrived, or would have if it was not lost.
+    pub first_ns: Option<Nanos>,
     /// Time of the last payload.
     pub ended_ns: Nanos,
     /// Timestamps of round trips.

@@ -1,5 +1,7 @@
 //! Sequence numbers of received datagrams: loss, reordering, duplicates and delay variation.
 
+use linerate_stats::transit_variation::TransitVariation;
+
 /// Numbers back to which late datagrams and duplicates are distinguished. Older datagrams count as
 /// late (64 Ki numbers are 0.2 s at 300,000 datagrams a second).
 pub const SEQUENCE_WINDOW: u64 = 1 << 16;
@@ -14,8 +16,10 @@ pub struct SequenceTracker {
     duplicates: u64,
     /// Bit for each number of the last [`SEQUENCE_WINDOW`], set when it was received.
     received_bits: Box<[u64]>,
-    last_transit_ns: Option<i64>,
-    ipdv_ns: f64,
+    variation: TransitVariation,
+    /// First number that arrived, and its time.
+    first_arrival: Option<(u64, u64)>,
+    last_arrival_ns: u64,
     /// Last ranges of skipped numbers.
     skipped_ranges: [SkippedRange; SKIPPED_RANGES],
     skip_count: usize,
@@ -49,8 +53,9 @@ impl SequenceTracker {
             out_of_order: 0,
             duplicates: 0,
             received_bits: vec![0; (SEQUENCE_WINDOW / 64) as usize].into_boxed_slice(),
-            last_transit_ns: None,
-            ipdv_ns: 0.0,
+            variation: TransitVariation::default(),
+            first_arrival: None,
+            last_arrival_ns: 0,
             skipped_ranges: [SkippedRange::default(); SKIPPED_RANGES],
             skip_count: 0,
             max_extent: None,
@@ -146,17 +151,30 @@ impl SequenceTracker {
         self.received_bits[word] &= !mask;
     }
 
-    /// Records the transit time of a datagram between the sender's clock and ours; a constant
-    /// offset of the clocks cancels out.
-    ///
-    /// Formula: J += (|D| - J) / 16, RFC 3550 section 6.4.1.
+    /// Records the arrival time of a datagram.
     #[inline]
-    pub fn record_transit(&mut self, transit_ns: i64) {
-        if let Some(last) = self.last_transit_ns {
-            let difference = transit_ns.wrapping_sub(last).unsigned_abs() as f64;
-            self.ipdv_ns += (difference - self.ipdv_ns) / 16.0;
-        }
-        self.last_transit_ns = Some(transit_ns);
+    pub fn record_arrival(&mut self, number: u64, arrived_ns: u64) {
+        self.first_arrival.get_or_insert((number, arrived_ns));
+        self.last_arrival_ns = arrived_ns;
+    }
+
+    /// Returns the time at which number 0 arrived, or would have at the rate of those that arrived;
+    /// `None` before the first datagram.
+    #[must_use]
+    pub fn start_ns(&self) -> Option<u64> {
+        let (first, first_ns) = self.first_arrival?;
+        let later = self.next_number.saturating_sub(1).saturating_sub(first);
+        let span_ns = u128::from(self.last_arrival_ns.saturating_sub(first_ns));
+        let before_ns = span_ns * u128::from(first) / u128::from(later.max(1));
+        Some(first_ns.saturating_sub(u64::try_from(before_ns).unwrap_or(u64::MAX)))
+    }
+
+    /// Records the sender's time of a datagram, after its number; a constant offset of the clocks
+    /// cancels out. Returns the difference of its transit time from the one before, if known.
+    #[inline]
+    pub fn record_times(&mut self, number: u64, sent_ns: u64, arrived_ns: u64) -> Option<u64> {
+        let is_newest = number.saturating_add(1) == self.next_number;
+        self.variation.record(sent_ns, arrived_ns, is_newest)
     }
 
     /// Returns the number of received datagrams, including duplicates.
@@ -199,10 +217,11 @@ impl SequenceTracker {
         self.duplicates
     }
 
-    /// Returns the smoothed variation of the transit time; `None` before the second datagram.
+    /// Returns the smoothed variation of the transit time; `None` before the second time, and if
+    /// the sender's clock does not show it.
     #[must_use]
     pub fn ipdv_ns(&self) -> Option<f64> {
-        (self.received > 1 && self.last_transit_ns.is_some()).then_some(self.ipdv_ns)
+        self.variation.ipdv_ns()
     }
 }
 
@@ -292,18 +311,42 @@ mod tests {
     }
 
     #[test]
+    fn lost_datagrams_at_the_start_take_their_time() {
+        for (numbers, start_ns) in [
+            (&[][..], None),
+            (&[0, 1, 2], Some(10_000)),
+            // Numbers from 50 to 150 in 100 us.
+            (&[50, 100, 150], Some(9_950)),
+            (&[7], Some(10_000)),
+            // Reordered at the start.
+            (&[1, 0, 2], Some(9_900)),
+        ] {
+            let mut sequence = SequenceTracker::new();
+            for (&number, arrived_ns) in numbers.iter().zip((10_000..).step_by(50)) {
+                sequence.record(number);
+                sequence.record_arrival(number, arrived_ns);
+            }
+            assert_eq!(sequence.start_ns(), start_ns, "{numbers:?}");
+        }
+        let mut sequence = tracker_after(&[u64::MAX]);
+        sequence.record_arrival(u64::MAX, 5);
+        assert_eq!(sequence.start_ns(), Some(5));
+    }
+
+    #[test]
     fn a_steady_flow_does_not_vary() {
-        let mut sequence = tracker_after(&[0, 1, 2]);
-        for _ in 0..10 {
-            sequence.record_transit(5_000_000);
-        }
-        assert_eq!(sequence.ipdv_ns(), Some(0.0));
+        let ipdv_of = |extra_ns: fn(u64) -> u64| {
+            let mut sequence = SequenceTracker::new();
+            for number in 0..200 {
+                let sent_ns = 1_000 + number * 1_000_003;
+                sequence.record(number);
+                sequence.record_times(number, sent_ns, sent_ns + 5_000_000 + extra_ns(number));
+            }
+            sequence.ipdv_ns().unwrap()
+        };
+        assert_eq!(ipdv_of(|_| 0), 0.0);
         // Alternating by 160 ns converges to 160.
-        let mut sequence = tracker_after(&[0, 1, 2]);
-        for step in 0..200 {
-            sequence.record_transit(if step % 2 == 0 { 0 } else { 160 });
-        }
-        let ipdv = sequence.ipdv_ns().unwrap();
+        let ipdv = ipdv_of(|number| number % 2 * 160);
         assert!((159.0..=160.5).contains(&ipdv), "{ipdv}");
     }
 

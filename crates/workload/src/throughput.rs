@@ -202,6 +202,8 @@ struct FlowStats<'a, S> {
     socket: S,
     shared: Arc<FlowShared>,
     totals: PayloadTotals,
+    /// Receiver: time of the first payload.
+    first_ns: Option<Nanos>,
     end_ns: Nanos,
     /// Payload content to verify, if any.
     pattern: Option<PayloadPattern>,
@@ -215,6 +217,7 @@ impl<'a, S: Copy> FlowStats<'a, S> {
             socket: flow.socket,
             shared: flow.shared,
             totals: PayloadTotals::default(),
+            first_ns: None,
             end_ns: worker.run_clock.start_ns,
             pattern: flow.pattern,
         }
@@ -256,6 +259,7 @@ impl<'a, S: Copy> FlowStats<'a, S> {
             log: None,
             timing,
             facts: transport.socket_facts(self.socket),
+            first_ns: self.first_ns,
             ended_ns: match error {
                 // A failed flow may have read the clock long ago.
                 Some(_) => transport.now(),
@@ -380,6 +384,9 @@ impl<T: Transport> Workload<T> for TcpReceiveFlow<'_, T::Socket> {
                 Ok(Progress::Done)
             }
             Poll::Ready(Ok(bytes)) => {
+                if self.stats.first_ns.is_none() {
+                    self.stats.first_ns = Some(transport.now());
+                }
                 self.stats.count_transfer(bytes);
                 if self.stats.worker.phase.is_aborted() {
                     self.stats.end_ns = transport.now();
@@ -601,7 +608,7 @@ impl<'a, S: Copy> UdpReceiveFlow<'a, S> {
 impl<T: Transport> Workload<T> for UdpReceiveFlow<'_, T::Socket> {
     #[inline]
     fn step(&mut self, transport: &mut T) -> io::Result<Progress> {
-        let (mut bytes, mut datagrams, mut sent) = (0, 0, None);
+        let (mut bytes, mut datagrams, mut sent, mut is_end) = (0, 0, None, false);
         let (numbered, sequence) = (self.is_numbered, &mut self.sequence);
         let (verifier, length) = (
             &mut self.verifier,
@@ -616,7 +623,10 @@ impl<T: Transport> Workload<T> for UdpReceiveFlow<'_, T::Socket> {
                     return shared.set_sender_ended();
                 }
                 DatagramClass::NonPayload | DatagramClass::Marker => return,
-                DatagramClass::End(Some(packets)) => return shared.set_expected(packets),
+                DatagramClass::End(Some(packets)) => {
+                    is_end = !shared.has_sender_ended();
+                    return shared.set_expected(packets);
+                }
                 DatagramClass::End(None) => return shared.set_sender_ended(),
                 DatagramClass::Numbered(number, sent_ns) => numbered.then_some((number, sent_ns)),
                 DatagramClass::Plain => None,
@@ -640,6 +650,10 @@ impl<T: Transport> Workload<T> for UdpReceiveFlow<'_, T::Socket> {
             Poll::Pending => Ok(Progress::Starved(None)),
             Poll::Ready(received) => {
                 received?;
+                if is_end {
+                    // The end is the time of its receipt, if payload before it was lost.
+                    self.stats.end_ns = now;
+                }
                 if datagrams == 0 {
                     // Repeated flow openings alone must not delay an abort.
                     return Ok(match self.stats.worker.phase.is_aborted() {
@@ -648,14 +662,17 @@ impl<T: Transport> Workload<T> for UdpReceiveFlow<'_, T::Socket> {
                     });
                 }
                 if let Some((first, last, sent_ns)) = sent {
+                    self.sequence.record_arrival(first, now);
                     if let Some(sent_ns) = sent_ns {
                         // Datagrams of one call share its arrival time: they count once.
-                        let transit = now.wrapping_sub(sent_ns) as i64;
-                        self.sequence.record_transit(transit);
-                        self.arrivals.record(first, last, now, transit);
+                        let difference = self.sequence.record_times(last, sent_ns, now);
+                        self.arrivals.record(first, last, now, difference);
                     }
                     self.stats.totals.missing = self.sequence.missing();
                     self.stats.totals.duplicates = self.sequence.duplicates();
+                }
+                if self.stats.first_ns.is_none() {
+                    self.stats.first_ns = Some(now);
                 }
                 self.stats.end_ns = now;
                 self.stats.totals.packets += datagrams;
@@ -674,12 +691,15 @@ impl<T: Transport> Workload<T> for UdpReceiveFlow<'_, T::Socket> {
         Some(self.stats.socket)
     }
 
-    fn finish(self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
+    fn finish(mut self, transport: &T, error: Option<io::Error>) -> FlowEndResults {
         let sequence = self.is_numbered.then_some(self.sequence);
+        let start_ns = sequence.as_ref().and_then(SequenceTracker::start_ns);
+        self.stats.first_ns = start_ns.or(self.stats.first_ns);
         let (variation, gaps) = self.arrivals.into_distributions();
+        let has_variation = sequence.as_ref().is_some_and(|s| s.ipdv_ns().is_some());
         let timing = TimingHistograms {
             lateness: None,
-            variation: self.is_numbered.then_some(variation),
+            variation: has_variation.then_some(variation),
             gaps: gaps.filter(|_| self.is_numbered),
         };
         self.stats

@@ -182,6 +182,7 @@ impl<'a, S: Copy> FlowRecorder<'a, S> {
             requests: None,
             log: Some(self.ring),
             facts: transport.socket_facts(self.socket),
+            first_ns: None,
             ended_ns: match error {
                 Some(_) => transport.now(),
                 None => self.end_ns,

@@ -8,7 +8,7 @@ use linerate_record::exit_codes;
 use linerate_record::ids::{CaveatId, SearchEnd};
 use linerate_record::pace::PaceBurst;
 use linerate_record::plan::{Plan, RunKind};
-use linerate_record::record::{Caveat, Record, Summary, new_id};
+use linerate_record::record::{Caveat, DirectionFigures, Record, Summary, new_id};
 use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet, SET_SCHEMA, SetResult};
 use linerate_session::rate_search::{MaxRateSearch, RateSearchStep, RateTrial, RateTrialResult};
 use linerate_stats::units::{format_bit_rate, format_share};
@@ -242,7 +242,12 @@ fn set_trial_plan(plan: &mut Plan, search_plan: &SearchPlan, trial_request: Rate
 /// Returns the result of a trial for the search; `None` if figures are missing.
 fn trial_result(record: &Record) -> Option<RateTrialResult> {
     let summary = &record.summary;
-    let seconds = summary.duration_ns? as f64 / 1e9;
+    let times = record
+        .directions
+        .iter()
+        .map(DirectionFigures::send_duration_ns);
+    let duration_ns = times.max().flatten().or(summary.duration_ns)?;
+    let seconds = duration_ns as f64 / 1e9;
     let streams = record
         .directions
         .iter()

@@ -269,7 +269,7 @@ impl TooFewDescriptors {
         let share =
             direction.lost_share(LossPoint::InterfaceRx) + direction.lost_share(LossPoint::Path);
         let arrive = direction.packets_sent() * direction.fragments()
-            / direction.seconds().max(1e-9)
+            / direction.send_seconds().max(1e-9)
             * interval
             / 1e9;
         if run.plan.protocol != TransportProtocol::Udp

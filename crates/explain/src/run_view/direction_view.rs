@@ -175,6 +175,12 @@ impl<'a> DirectionView<'a> {
         self.summary().duration_ns.unwrap_or(0) as f64 / 1e9
     }
 
+    /// Returns the time of the sender in seconds.
+    #[must_use]
+    pub fn send_seconds(&self) -> f64 {
+        self.figures.send_duration_ns().unwrap_or(0) as f64 / 1e9
+    }
+
     /// Returns the host of an end.
     #[must_use]
     pub fn host(&self, role: Role) -> Option<&'a HostFacts> {
@@ -335,7 +341,11 @@ impl<'a> DirectionView<'a> {
             .collect();
         let mut tcp = match values.is_empty() {
             false => tcp_from_intervals(&values),
-            true => tcp_from_sockets(&last, self.seconds())?,
+            true => {
+                // TCP_INFO counts from the connection on.
+                let omitted = self.plan().omit_ns as f64 / 1e9;
+                tcp_from_sockets(&last, self.send_seconds() + omitted)?
+            }
         };
         let mss = last.iter().map(|state| state.mss_bytes).min();
         tcp.mss_bytes = mss.filter(|&mss| mss > 0).unwrap_or(1448) as f64;

@@ -14,7 +14,7 @@ use linerate_workload::framing::Framing;
 use super::super::flow_socket::FlowSocket;
 use super::super::setup_context::{SetupContext, flow_open_error, protocol_error};
 use super::super::{ClientProtocol, ConnectedFlow};
-use super::{duplicate_socket, layout_name, settings, wall_ahead_ns};
+use super::{duplicate_socket, layout_name, settings};
 
 /// Buffer for a report.
 const REPORT_BUFFER_BYTES: usize = 2048;
@@ -38,6 +38,8 @@ struct Iperf2ClientFlow {
     socket: FlowSocket,
     machine: Iperf2UdpClient,
     datagram: Vec<u8>,
+    /// Offset of the wall clock from the monotonic clock.
+    wall_ahead_ns: Nanos,
     deadline_ns: Option<Nanos>,
     finished: bool,
 }
@@ -62,6 +64,7 @@ pub fn open_udp(
         Iperf2Direction::Reverse => Direction::Receive,
         Iperf2Direction::Forward | Iperf2Direction::Both => Direction::Send,
     };
+    let wall_ahead_ns = clock::wall_offset();
     for id in 1..=context.plan.streams {
         let machine = Iperf2UdpClient::new(settings.clone(), bytes)
             .map_err(|error| context.protocol_error(error))?;
@@ -71,13 +74,14 @@ pub fn open_udp(
             id,
             direction,
             opening: duplicate_socket(&socket)?.into_opening(),
-            framing: framing(&template),
+            framing: framing(&template, wall_ahead_ns),
         });
         let mut flow = Iperf2ClientFlow {
             id,
             socket,
             machine,
             datagram: template,
+            wall_ahead_ns,
             deadline_ns: None,
             finished: false,
         };
@@ -94,11 +98,11 @@ const NO_REPORT: &str = "the server did not acknowledge the end of the test, so 
                           whether an iperf2 server listens on that UDP port, and whether UDP gets through";
 
 /// Returns the framing of a datagram template.
-fn framing(template: &[u8]) -> Framing {
+fn framing(template: &[u8], wall_ahead_ns: Nanos) -> Framing {
     let header = template.get(datagram::HEADER_BYTES..).unwrap_or(&[]);
     Framing::Iperf2 {
         header: header[..header.len().min(HEADER_LIMIT_BYTES)].into(),
-        wall_ahead_ns: wall_ahead_ns(),
+        wall_ahead_ns,
         wide_numbers: true,
     }
 }
@@ -110,8 +114,8 @@ impl Iperf2ClientFlow {
             let now = clock::now();
             match self.machine.next_action(now) {
                 Iperf2ClientAction::Request => {
-                    self.machine
-                        .write_request(&mut self.datagram, clock::now_realtime(), now);
+                    let wall_ns = now.wrapping_add(self.wall_ahead_ns);
+                    self.machine.write_request(&mut self.datagram, wall_ns, now);
                     self.socket
                         .send(&self.datagram)
                         .map_err(|error| flow_open_error(context.remote, error))?;
@@ -146,8 +150,8 @@ impl Iperf2ClientFlow {
         self.deadline_ns = None;
         match self.machine.next_action(now) {
             Iperf2ClientAction::End => {
-                self.machine
-                    .write_end(&mut self.datagram, clock::now_realtime(), now);
+                let wall_ns = now.wrapping_add(self.wall_ahead_ns);
+                self.machine.write_end(&mut self.datagram, wall_ns, now);
                 // The marker is repeated, so a full queue does no harm.
                 let _ = self.socket.try_send(&self.datagram);
                 self.deadline_ns = Some(now + 1_000_000);

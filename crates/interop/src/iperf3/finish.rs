@@ -18,21 +18,37 @@ const SERVER_READ_NS: Nanos = 5_000_000;
 /// delays the acknowledgement of the last segment of a stream (Linux by 40 ms).
 const DELAYED_ACK_NS: Nanos = 20_000_000;
 
-impl Iperf3Driver {
-    /// Returns the server's time without the parts before this end sent and after the last payload
-    /// arrived.
-    pub(super) fn without_pauses(&self, time_ns: Nanos) -> Nanos {
+/// Parts of a server's time in which no payload arrives.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ServerPauses {
+    pub(super) omit_ns: Nanos,
+    /// Time from the start message to the end message, at this end.
+    pub(super) run_ns: Nanos,
+    /// Round-trip time: the time from the server's start to the first payload.
+    pub(super) rtt_ns: Nanos,
+    /// Time in which this end sent, and in which the last payload arrived.
+    pub(super) moved_ns: Option<Nanos>,
+}
+
+impl ServerPauses {
+    /// Returns the server's time without the parts before payload arrives and after the last one.
+    pub(super) fn subtract_from(&self, time_ns: Nanos) -> Nanos {
         // The server's time, and payload sent in it, begin after the omitted time.
-        let run_ns = self.server_run_ns.1.saturating_sub(self.server_run_ns.0);
-        let run_ns = run_ns.saturating_sub(self.params.omit_ns);
-        let moved_ns = self.send_duration_ns.map(|sent| sent + self.drain_ns);
-        let pauses = moved_ns.map_or(0, |moved_ns| run_ns.saturating_sub(moved_ns));
+        let run_ns = self.run_ns.saturating_sub(self.omit_ns);
+        let pauses_ns = self
+            .moved_ns
+            .map_or(0, |moved_ns| run_ns.saturating_sub(moved_ns));
+        let start_ns = self.rtt_ns.saturating_sub(self.omit_ns);
         time_ns
-            .checked_sub(pauses)
-            .filter(|&t| t > 0)
+            .checked_sub(pauses_ns + start_ns)
+            .filter(|&left_ns| {
+                left_ns > 0 && self.moved_ns.is_none_or(|moved| left_ns >= moved / 2)
+            })
             .unwrap_or(time_ns)
     }
+}
 
+impl Iperf3Driver {
     /// Sends the end message once everything has arrived.
     pub(super) fn finish_when_arrived(&mut self, now: Nanos) -> Result<(), SessionError> {
         let Some(limit) = self.finish_by_ns.filter(|_| !self.finished) else {
@@ -124,5 +140,41 @@ impl Iperf3Driver {
             output_text: None,
             output_json: None,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_servers_time_is_that_of_payload() {
+        let ms = 1_000_000;
+        // Sent for 3 s over a path with a round trip of 600 ms; the end message came 5 ms later.
+        let path = ServerPauses {
+            omit_ns: 0,
+            run_ns: 3_005 * ms,
+            rtt_ns: 600 * ms,
+            moved_ns: Some(3_000 * ms),
+        };
+        let omitted = |omit_ns| ServerPauses {
+            omit_ns,
+            run_ns: path.run_ns + omit_ns,
+            ..path
+        };
+        for (pauses, server_ms, payload_ms) in [
+            (path, 3_605, 3_000),
+            // A queue that took 4 s to empty.
+            (path, 7_605, 7_000),
+            // Payload of the omitted time fills the server's first round trip.
+            (omitted(1_000 * ms), 3_605, 3_600),
+            (omitted(200 * ms), 3_605, 3_200),
+            // Its time is something else.
+            (path, 1_000, 1_000),
+            (path, 500, 500),
+        ] {
+            let time_ns = pauses.subtract_from(server_ms * ms);
+            assert_eq!(time_ns, payload_ms * ms, "{server_ms} {pauses:?}");
+        }
     }
 }

@@ -1,5 +1,7 @@
 //! Receive counters of a UDP flow, as iperf2 counts them.
 
+use linerate_stats::transit_variation::TransitVariation;
+
 use super::datagram::Iperf2Header;
 use super::report::{Iperf2Report, TransitTimes};
 
@@ -9,13 +11,13 @@ pub struct Iperf2ReceiverStats {
     bytes: u64,
     received: u64,
     /// Highest number received; `lowest_number` is the lowest one.
-    highest_number: u64,
+    highest_number: Option<u64>,
     lowest_number: Option<u64>,
     out_of_order: u64,
     first_ns: Option<u64>,
     last_ns: u64,
     last_transit_ns: Option<i64>,
-    ipdv_ns: f64,
+    variation: TransitVariation,
     transit: TransitSpread,
 }
 
@@ -46,7 +48,7 @@ impl TransitSpread {
 
 impl Iperf2ReceiverStats {
     /// Counts a datagram of `bytes` that arrived at `now_ns` of the wall clock. The end datagram
-    /// counts too, with the absolute value of its number.
+    /// counts too, with the absolute value of its number, but not its time, which may be absent.
     #[inline]
     pub fn record(&mut self, header: Iperf2Header, bytes: usize, now_ns: u64) {
         let number = header.sequence.unsigned_abs();
@@ -54,23 +56,27 @@ impl Iperf2ReceiverStats {
         self.last_ns = now_ns;
         self.bytes += bytes as u64;
         self.received += 1;
+        let is_newest = self.highest_number.is_none_or(|highest| number > highest);
         self.lowest_number = Some(
             self.lowest_number
                 .map_or(number, |lowest| lowest.min(number)),
         );
-        if number > self.highest_number {
-            self.highest_number = number;
+        if is_newest {
+            self.highest_number = Some(number);
         } else {
             // Includes duplicates: received numbers are not stored.
             self.out_of_order += 1;
         }
+        if header.sequence < 0 {
+            return;
+        }
+        self.variation.record(header.sent_ns, now_ns, is_newest);
         // Without synchronised clocks only differences of transit times are meaningful.
         let transit = now_ns.wrapping_sub(header.sent_ns) as i64;
-        if let Some(last) = self.last_transit_ns.replace(transit) {
-            let difference = transit.wrapping_sub(last).unsigned_abs() as f64;
-            self.ipdv_ns += (difference - self.ipdv_ns) / 16.0;
+        self.last_transit_ns = (header.sent_ns > 0).then_some(transit);
+        if header.sent_ns > 0 {
+            self.transit.record(transit as f64 / 1000.0);
         }
-        self.transit.record(transit as f64 / 1000.0);
     }
 
     /// Returns the datagrams received, duplicates and the end included.
@@ -85,10 +91,24 @@ impl Iperf2ReceiverStats {
         self.bytes
     }
 
+    /// Returns the first number of the flow: 1, or 0 with senders of some boards (Zephyr, ESP-IDF);
+    /// `None` before the first datagram.
+    #[must_use]
+    pub fn first_number(&self) -> Option<u64> {
+        self.lowest_number.map(|lowest| lowest.min(1))
+    }
+
+    /// Returns the numbers from the first of the flow to the highest one received.
+    #[must_use]
+    pub fn numbered(&self) -> u64 {
+        let numbers = self.first_number().zip(self.highest_number);
+        numbers.map_or(0, |(first, highest)| (highest - first).saturating_add(1))
+    }
+
     /// Returns the numbers below the highest received one that did not arrive.
     #[must_use]
     pub fn lost(&self) -> u64 {
-        self.highest_number.saturating_sub(self.received)
+        self.numbered().saturating_sub(self.received)
     }
 
     /// Returns the lost numbers below the lowest received one. Servers of upstream count them too,
@@ -107,12 +127,26 @@ impl Iperf2ReceiverStats {
         self.lost() - self.lost_before_first()
     }
 
-    /// Returns arrival time minus send time of the last datagram, in nanoseconds; `None` before the
-    /// first.
+    /// Returns arrival time minus send time of the last payload, in nanoseconds; `None` before the
+    /// first, and if it had no time.
     #[inline]
     #[must_use]
     pub fn last_transit_ns(&self) -> Option<i64> {
         self.last_transit_ns
+    }
+
+    /// Returns the smoothed variation of the transit time; `None` if the client's clock does not
+    /// show it.
+    #[must_use]
+    pub fn ipdv_ns(&self) -> Option<f64> {
+        self.variation.ipdv_ns()
+    }
+
+    /// Returns whether the client's times can be compared with our clock: its clock ran, and was
+    /// not set back.
+    #[must_use]
+    pub fn has_steady_clock(&self) -> bool {
+        self.variation.has_steady_clock()
     }
 
     /// Returns the report of a server; transit times are included if the client reports
@@ -122,14 +156,16 @@ impl Iperf2ReceiverStats {
         let ns = |us: f64| (us * 1000.0).max(0.0) as u64;
         let spread = &self.transit;
         // Negative transit times prove that the clocks are not synchronised; then there are none.
-        let is_plausible = with_transit && spread.count > 0 && spread.min_us >= 0.0;
+        let is_plausible =
+            with_transit && spread.count > 0 && spread.min_us >= 0.0 && self.has_steady_clock();
         Iperf2Report {
             bytes: self.bytes,
             duration_ns: self.last_ns.saturating_sub(self.first_ns.unwrap_or(0)),
             lost: self.lost(),
             out_of_order: self.out_of_order,
-            datagrams: self.highest_number,
-            ipdv_ns: self.ipdv_ns as u64,
+            datagrams: self.numbered(),
+            // The report has no value for an unknown one.
+            ipdv_ns: self.ipdv_ns().unwrap_or(0.0) as u64,
             transit: is_plausible.then(|| TransitTimes {
                 min_ns: ns(spread.min_us),
                 max_ns: ns(spread.max_us),
@@ -165,7 +201,12 @@ mod tests {
             (&[1, 3, -4], 4, 1, 0),
             (&[1, 3, 2, -4], 4, 0, 1),
             (&[1, 2, -9], 9, 6, 0),
+            // Boards that count from 0; the end continues their numbers.
+            (&[0, 1, 2, -3], 4, 0, 0),
+            (&[0, 2, -4], 5, 2, 0),
+            (&[1, 0, 2, -3], 4, 0, 1),
             (&[i64::MIN], 1 << 63, (1 << 63) - 1, 0),
+            (&[0, i64::MIN], (1 << 63) + 1, (1 << 63) - 1, 0),
         ] {
             let report = report_after(numbers);
             assert_eq!(

@@ -20,7 +20,14 @@ impl Iperf2UdpClient {
         // A server that did not count the end has one number less. With any other difference the
         // report includes datagrams of another flow.
         let end_datagrams = u64::from(report.datagrams == self.sent() + 1);
-        let arrived = report.datagrams.saturating_sub(report.lost);
+        // zperf reports the datagrams that arrived, and not the highest number.
+        let is_arrived = report.lost > 0
+            && report.bytes
+                == report
+                    .datagrams
+                    .saturating_mul(self.datagram_bytes() as u64);
+        let lost = if is_arrived { 0 } else { report.lost };
+        let arrived = report.datagrams.saturating_sub(lost);
         RemoteReport {
             flows: vec![RemoteFlow {
                 id: None,

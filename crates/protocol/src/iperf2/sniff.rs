@@ -10,7 +10,7 @@
 //!   ones. An error costs little: over TCP such a connection is treated as plain payload anyway,
 //!   and over UDP the only datagram that is ever sent is the reply to a negative number.
 
-use super::datagram::HEADER_BYTES;
+use super::datagram::{HEADER_BYTES, read_header};
 use super::settings::{BASE_BYTES, Iperf2Settings, flags, header_length};
 use super::{bounceback, read_u32};
 use crate::classification::{ProtocolInfo, ProtocolMatch, TransportKind};
@@ -140,6 +140,32 @@ fn detect_legacy_stream(bytes: &[u8]) -> ProtocolMatch {
         (.., Some(_)) => ProtocolMatch::No,
         _ => ProtocolMatch::NeedMore,
     }
+}
+
+/// Largest distance of the numbers of a flow's first datagrams: a queue may have dropped many.
+const FIRST_NUMBERS_SPAN: u64 = 1 << 16;
+
+/// Decides from the first datagrams of a flow whether they are iperf2 without a header: numbers
+/// that differ, from 0 or 1 on or shortly after, and times. One datagram alone may be other
+/// payload, and boards send numbers from 0 and times of a clock that was not set.
+#[must_use]
+pub fn detect_legacy_flow<'a>(datagrams: impl IntoIterator<Item = &'a [u8]>) -> ProtocolMatch {
+    let mut datagrams = datagrams
+        .into_iter()
+        .map(|datagram| read_header(datagram, false).map(|header| header.sequence));
+    let first = match datagrams.next() {
+        None => return ProtocolMatch::NeedMore,
+        Some(Some(first)) if (0..=FIRST_NUMBER_LIMIT.into()).contains(&first) => first,
+        Some(_) => return ProtocolMatch::No,
+    };
+    for number in datagrams {
+        match number.map(|number| number.unsigned_abs().abs_diff(first.unsigned_abs())) {
+            Some(0) => {}
+            Some(1..=FIRST_NUMBERS_SPAN) => return ProtocolMatch::Yes,
+            _ => return ProtocolMatch::No,
+        }
+    }
+    ProtocolMatch::NeedMore
 }
 
 fn is_legacy_datagram(bytes: &[u8]) -> bool {

@@ -160,7 +160,8 @@ impl Iperf2UdpServer {
     /// `None` until the end, and from a client that sends none.
     #[must_use]
     pub fn client_sent(&self) -> Option<u64> {
-        self.end_number.and_then(|last| last.checked_sub(1))
+        let end_number = self.end_number.filter(|&number| number > 0)?;
+        end_number.checked_sub(self.stats.first_number()?)
     }
 }
 

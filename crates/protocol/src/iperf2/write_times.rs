@@ -90,8 +90,11 @@ impl WriteDelayReader {
         }
         self.remaining_bytes = u64::from(size).checked_sub(WRITE_HEADER_BYTES as u64)?;
         self.number = number;
-        self.written_ns = wire_time_ns(seconds, microseconds);
-        Some(())
+        let written_ns = wire_time_ns(seconds, microseconds);
+        // The writes of one connection are in order: a clock that goes back was set.
+        let is_later = written_ns >= self.written_ns;
+        self.written_ns = written_ns;
+        is_later.then_some(())
     }
 }
 

@@ -81,6 +81,8 @@ pub struct NuttcpUdpReceiver {
     buffer_bytes: u64,
     has_counts: bool,
     idle_timeout_ns: u64,
+    /// Duration that the client requested.
+    duration_ns: Option<u64>,
     bytes: u64,
     packets: u64,
     start_ns: Option<u64>,
@@ -100,6 +102,7 @@ impl NuttcpUdpReceiver {
             buffer_bytes: test.buffer_bytes as u64,
             has_counts: test.numbers_datagrams(),
             idle_timeout_ns: test.idle_timeout_ns(),
+            duration_ns: test.duration_ns,
             bytes: 0,
             packets: 0,
             start_ns: None,
@@ -175,7 +178,22 @@ impl NuttcpUdpReceiver {
 
     /// Records that the client closed its side of the control connection: everything was sent.
     pub fn control_closed(&mut self, now_ns: u64) {
+        if self.eod_ns.is_none() && self.end_ns.is_none() {
+            // Without a marker, the requested duration shows the end.
+            let planned_ns = self.start_ns.zip(self.duration_ns);
+            let planned_ns = planned_ns.map(|(start, duration)| start.saturating_add(duration));
+            self.last_ns = self
+                .last_ns
+                .max(planned_ns.map_or(0, |end| end.min(now_ns)));
+        }
         self.eod_ns.get_or_insert(now_ns);
+    }
+
+    /// Returns the time at which the client stopped sending: payload before it may be lost. `None`
+    /// until its marker, or the end of its control connection.
+    #[must_use]
+    pub fn end_ns(&self) -> Option<u64> {
+        self.eod_ns.or(self.end_ns).map(|_| self.last_ns)
     }
 
     /// Returns the time at which the test is over without further datagrams.

@@ -79,6 +79,47 @@ fn datagrams_of_upstream_transmitters_are_counted() {
     }
 }
 
+/// The last third of 3 s of payload is lost, with more or less of the markers.
+#[test]
+fn the_end_marker_ends_the_time() {
+    let second = 1_000 * MS;
+    for (name, markers, closed_ns, end_ns) in [
+        ("EOD0", &[(&b"EOD0"[..], 3_000)][..], None, Some(3 * second)),
+        ("EOD1 only", &[(b"EOD1", 3_500)], None, Some(3 * second)),
+        (
+            "none, and the control connection ends",
+            &[],
+            Some(5 * second),
+            Some(3 * second),
+        ),
+        (
+            "none, and the client is interrupted",
+            &[],
+            Some(5 * second / 2),
+            Some(5 * second / 2),
+        ),
+        ("none yet", &[], None, None),
+    ] {
+        let mut test = NuttcpTest::new(NuttcpDirection::ToServer, TransportKind::Datagram, 5001);
+        (test.buffer_limit, test.duration_ns) = (None, Some(3 * second));
+        let mut receiver = NuttcpUdpReceiver::new(&test, 0);
+        receiver.receive(0, b"BOD1");
+        for at in 0..200 {
+            receiver.receive(at * 10 * MS, &vec![0; test.buffer_bytes]);
+        }
+        for (marker, at) in markers {
+            receiver.receive(at * MS, marker);
+        }
+        if let Some(at) = closed_ns {
+            receiver.control_closed(at);
+        }
+        assert_eq!(receiver.end_ns(), end_ns, "{name}");
+        let last_payload_ns = 1_990 * MS;
+        let duration_ns = end_ns.unwrap_or(last_payload_ns);
+        assert_eq!(receiver.totals().duration_ns, Some(duration_ns), "{name}");
+    }
+}
+
 /// Runs a sender in simulated time.
 fn sent(test: &NuttcpTest) -> Vec<Datagram> {
     sent_by(NuttcpUdpSender::new(test), test)

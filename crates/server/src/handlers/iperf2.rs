@@ -229,8 +229,10 @@ fn receive_timed(
 ) -> FlowWorkerResult {
     let mut writes = WriteDelayReader::new();
     let mut delays = OneWayDelays::new();
+    let wall_offset_ns = clock::wall_offset();
     let mut watch = |bytes: &[u8]| {
-        writes.receive(bytes, clock::now_realtime(), |delay| delays.record(delay));
+        let now_wall_ns = clock::now().wrapping_add(wall_offset_ns);
+        writes.receive(bytes, now_wall_ns, |delay| delays.record(delay));
     };
     watch(behind);
     let mut result = watch_stream(context, socket, idle, result, watch);
@@ -441,6 +443,8 @@ pub struct BouncebackResponder {
     sent: usize,
     received_bytes: u64,
     finished: bool,
+    /// Offset of the wall clock from the monotonic clock.
+    wall_offset_ns: Nanos,
     /// State for delayed responses.
     delay_context: Option<ReplyDelayContext>,
 }
@@ -464,6 +468,7 @@ impl BouncebackResponder {
             sent: 0,
             received_bytes: 0,
             finished: false,
+            wall_offset_ns: clock::wall_offset(),
             delay_context: None,
         }
     }
@@ -496,8 +501,10 @@ impl BouncebackResponder {
         }
         self.reply.clear();
         self.sent = 0;
-        self.reply
-            .extend_from_slice(self.server.reply(clock::now_realtime()));
+        self.reply.extend_from_slice(
+            self.server
+                .reply(clock::now().wrapping_add(self.wall_offset_ns)),
+        );
         self.server.mark_replied();
     }
 }
@@ -507,7 +514,8 @@ impl StreamResponder for BouncebackResponder {
         if !self.outgoing().is_empty() || self.finished {
             return Ok(0);
         }
-        let consumed = self.server.receive(bytes, clock::now_realtime());
+        let now_wall_ns = clock::now().wrapping_add(self.wall_offset_ns);
+        let consumed = self.server.receive(bytes, now_wall_ns);
         self.received_bytes += consumed as u64;
         self.reply_if_complete();
         Ok(consumed)

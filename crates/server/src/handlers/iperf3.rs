@@ -17,6 +17,7 @@ use linerate_protocol::iperf3::{
 use linerate_record::event::ErrorReport;
 use linerate_session::error::SessionError;
 use linerate_session::plan_checks;
+use linerate_session::third_party_record::lost_of_total;
 use linerate_sys::clock::Nanos;
 use linerate_sys::readiness::Readiness;
 use linerate_sys::{clock, readiness};
@@ -326,7 +327,7 @@ impl Iperf3Session {
                     self.drain(test, &client_results);
                     test.join();
                     test.end_intervals();
-                    let server_results = self.results(test);
+                    let server_results = self.results(test, &client_results);
                     self.try_step(|session| {
                         session.machine.send_results(&server_results, clock::now())
                     })?;
@@ -506,7 +507,8 @@ impl Iperf3Session {
     }
 
     /// Returns the results of this end.
-    fn results(&self, test: &TestRun) -> Iperf3Results {
+    fn results(&self, test: &TestRun, client_results: &Iperf3Results) -> Iperf3Results {
+        let client_report = remote_report(&self.params, false, client_results);
         let udp = self.params.protocol == Iperf3Transport::Udp;
         // Until the client's end message: time after that is not part of the test.
         let end_ns = self.client_end_ns.unwrap_or_else(clock::now);
@@ -526,16 +528,29 @@ impl Iperf3Session {
             let all = test.totals(flow.id);
             // A client chooses its sequence numbers freely, up to 2^64.
             let highest = |totals: &PayloadTotals| totals.packets.saturating_add(totals.missing);
+            let unique = all
+                .packets
+                .saturating_sub(sequence_stats.duplicates.unwrap_or(0));
+            let reported = client_report
+                .flows
+                .iter()
+                .find(|reported| reported.id == Some(flow.id));
+            let sent = reported.and_then(|reported| reported.figures.packets);
+            let counted = unique.saturating_sub(omitted.packets);
+            let gaps = all.missing.saturating_sub(omitted.missing);
+            let lost = sent
+                .filter(|_| flow.from_client)
+                .and_then(|sent| lost_of_total(test.plan(), sent, counted, Some(gaps)))
+                .unwrap_or(gaps)
+                .saturating_add(omitted.missing);
             FlowResult {
                 id: flow.id,
                 bytes: Some(totals.bytes),
                 retransmits: tcp.filter(|_| !flow.from_client).map(|tcp| tcp.retransmits),
                 ipdv_ns: sequence_stats.ipdv_ns.or(Some(0.0)),
-                lost: Some(if udp { all.missing } else { 0 }),
+                lost: Some(if udp { lost } else { 0 }),
                 packets: Some(match (udp, flow.from_client) {
-                    (true, true) => {
-                        highest(&all).saturating_sub(sequence_stats.duplicates.unwrap_or(0))
-                    }
+                    (true, true) => unique.saturating_add(lost),
                     (true, false) => all.packets,
                     (false, _) => 0,
                 }),

@@ -42,6 +42,7 @@ use crate::timeouts::Timeouts;
 pub use iperf2::{BouncebackResponder, Iperf2Flow, Iperf2ReverseFlow, send_time_limit_s};
 pub use payload::PayloadRing;
 pub use responder_loop::StreamResponder;
+pub use short_flow::identify;
 pub use worker::{DatagramAction, DatagramFlow};
 
 /// Time for which the send buffer of a client may stay full before its control connection ends.

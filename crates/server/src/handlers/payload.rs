@@ -2,6 +2,7 @@
 
 use linerate_protocol::iperf2::WriteTimestamper;
 use linerate_sys::clock;
+use linerate_sys::clock::Nanos;
 
 /// Payload that is sent repeatedly; a partial send resumes where it stopped.
 #[derive(Clone, Debug)]
@@ -10,6 +11,8 @@ pub struct PayloadRing {
     position: usize,
     /// Headers written over the start of each round, with the number of rounds sent.
     stamps: Option<(WriteTimestamper, u32)>,
+    /// Offset of the wall clock from the monotonic clock, for these headers.
+    wall_offset_ns: Nanos,
 }
 
 impl PayloadRing {
@@ -24,6 +27,7 @@ impl PayloadRing {
             bytes,
             position: 0,
             stamps: None,
+            wall_offset_ns: 0,
         }
     }
 
@@ -31,6 +35,7 @@ impl PayloadRing {
     #[must_use]
     pub fn with_write_stamps(mut self, stamps: Option<WriteTimestamper>) -> Self {
         self.stamps = stamps.map(|stamps| (stamps, 0));
+        self.wall_offset_ns = clock::wall_offset();
         self
     }
 
@@ -49,7 +54,7 @@ impl PayloadRing {
             stamps.stamp(
                 &mut self.bytes,
                 rounds.wrapping_add(1),
-                clock::now_realtime(),
+                clock::now().wrapping_add(self.wall_offset_ns),
             );
         }
         let rest = &self.bytes[self.position..];

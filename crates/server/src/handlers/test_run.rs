@@ -247,6 +247,7 @@ impl TestRun {
                 .map_or(over, |(_, last)| last.max(over)),
             _ => last,
         };
+        let first = first.max(self.start_ns);
         Some((first, last.max(first)))
     }
 

@@ -29,6 +29,10 @@ pub const HANDLER: ProtocolHandler = ProtocolHandler {
     rejects_flow: None,
 };
 
+/// Longest time for which transmitters delay the end marker, so that payload passes before it: ours
+/// for 50 ms.
+const MARKER_DELAY_NS: Nanos = 100_000_000;
+
 /// Time to wait for the repeated end markers, so that they open no new flow.
 const END_MARKERS_TIMEOUT_NS: Nanos = 300_000_000;
 
@@ -46,8 +50,6 @@ impl DatagramFlow for TtcpFlow {
             TtcpDatagram::Data => DatagramAction::Payload,
             TtcpDatagram::Start => DatagramAction::Start,
             TtcpDatagram::End => {
-                // The last payload ends the time: the transmitter may delay the marker until that
-                // has passed.
                 self.end_marker_ns = Some(now);
                 DatagramAction::Ignore
             }
@@ -71,6 +73,11 @@ impl DatagramFlow for TtcpFlow {
         }
     }
 
+    fn end_ns(&self) -> Option<Nanos> {
+        // Payload is lost if the marker comes later than the transmitter delays it.
+        Some(self.end_marker_ns?.saturating_sub(MARKER_DELAY_NS))
+    }
+
     fn sequence_stats(&mut self) -> Option<SequenceStats> {
         None
     }
@@ -90,5 +97,12 @@ mod tests {
         assert_eq!(take(74_000_000, 4), DatagramAction::Ignore);
         assert_eq!(take(74_000_001, 4), DatagramAction::Ignore);
         assert_eq!((flow.totals().bytes, flow.totals().packets), (1024, 1));
+        assert_eq!(flow.end_ns(), Some(0));
+        // Payload of half a second was lost.
+        let mut flow = TtcpFlow::default();
+        for (at, bytes) in [(1, 4), (2, 1024), (500_000_002, 4)] {
+            flow.receive(at, &mut vec![0; bytes]);
+        }
+        assert_eq!(flow.end_ns(), Some(400_000_002));
     }
 }

@@ -107,7 +107,7 @@ impl Iperf2Flows {
         if self.0.len() == MAX_FLOWS {
             return;
         }
-        let wall_ahead_ns = clock::now_realtime().wrapping_sub(now);
+        let wall_ahead_ns = clock::wall_offset();
         // The end marker of an ended flow opens none.
         let Some(server) = Iperf2UdpServer::open(datagram, now.wrapping_add(wall_ahead_ns)) else {
             return;
@@ -274,7 +274,7 @@ impl Iperf2Peer {
         settings: &Iperf2Settings,
         now: Nanos,
     ) {
-        let wall_ahead_ns = clock::now_realtime().wrapping_sub(now);
+        let wall_ahead_ns = clock::wall_offset();
         if let Some(socket) = socket {
             // Its payload has iperf2 headers where timestamps would be written.
             let _ = stack.udp_disable_stamps(socket);

@@ -4,6 +4,7 @@ use linerate_protocol::remote_report::RemoteFigures;
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Plan, TransportProtocol};
 use linerate_record::record::{Caveat, Summary};
+use linerate_stats::units::format_nanos;
 
 use super::{fraction, per_second};
 
@@ -24,8 +25,12 @@ pub(super) fn arrival_summary(
 ) -> Summary {
     let udp = plan.protocol == TransportProtocol::Udp;
     // Without a time in the report, the time of this end differs by a round trip only.
-    let duration_ns = report.duration_ns.or(local.duration_ns);
-    let packets = report.packets.filter(|_| udp);
+    let duration_ns = match is_time_too_short(plan, local, report) {
+        true => local.duration_ns,
+        false => report.duration_ns.or(local.duration_ns),
+    };
+    let is_known = !datagrams_contradict_bytes(plan, report);
+    let packets = report.packets.filter(|_| udp && is_known);
     // Sequence numbers show gaps, but not what is missing after the last one received.
     let sent = local.packets_sent.filter(|&sent| {
         // Datagrams in flight when the remote end stopped counting are not lost; most of a test is
@@ -37,7 +42,7 @@ pub(super) fn arrival_summary(
     });
     let lost = match (sent, packets) {
         (Some(sent), Some(arrived)) => Some(sent.saturating_sub(arrived)),
-        _ => report.lost.filter(|_| udp),
+        _ => report.lost.filter(|_| udp && is_known),
     };
     let offered = sent.or_else(|| Some(packets?.saturating_add(lost?)));
     Summary {
@@ -60,25 +65,109 @@ pub(super) fn arrival_summary(
 
 /// Returns the figures of what the remote end sent, with the loss that follows from the counts of
 /// this end.
-pub(super) fn departure_summary(local: &Summary, report: &RemoteFigures) -> Summary {
+pub(super) fn departure_summary(plan: &Plan, local: &Summary, report: &RemoteFigures) -> Summary {
     let unique = (local.packets_received)
         .map(|packets| packets.saturating_sub(local.duplicates.unwrap_or(0)));
     let lost = report
         .packets
         .zip(unique)
-        .map(|(sent, received)| sent.saturating_sub(received));
+        .and_then(|(sent, received)| lost_of_total(plan, sent, received, local.lost));
     Summary {
         duration_ns: report.duration_ns,
         bytes_sent: report.bytes,
         packets_sent: report.packets,
+        // Without a time in the report, the time of this end differs by a round trip only.
         offered_bps: (report.bytes)
-            .and_then(|bytes| per_second(bytes, report.duration_ns))
+            .and_then(|bytes| per_second(bytes, report.duration_ns.or(local.duration_ns)))
             .map(|bytes| bytes * 8.0),
         lost,
-        loss_fraction: (lost.zip(report.packets)).and_then(|(lost, sent)| fraction(lost, sent)),
+        loss_fraction: (lost.zip(unique))
+            .and_then(|(lost, unique)| fraction(lost, lost.saturating_add(unique))),
         retransmits: report.retransmits,
         ..Summary::default()
     }
+}
+
+/// Returns the losses of a flow by the sender's total, which gaps in the numbers do not show after
+/// the last arrival; `None` if the total is below what arrived, and so counts something else.
+///
+/// With an omitted time, the two ends start to count at different datagrams: then the gaps are a
+/// lower bound.
+#[must_use]
+pub fn lost_of_total(plan: &Plan, sent: u64, unique: u64, gaps: Option<u64>) -> Option<u64> {
+    match (sent.checked_sub(unique), plan.omit_ns) {
+        (lost, 0) => lost,
+        (lost, _) => lost.max(gaps),
+    }
+}
+
+/// Highest plausible offered load of one sender in bit/s: ten times what the fastest links carry.
+const MAX_OFFERED_BPS: f64 = 1e13;
+
+/// Factor above the requested rate from which a sender's numbers are not plausible.
+const MAX_RATE_FACTOR: f64 = 10.0;
+
+/// Datagrams that may exceed that: bursts in a short run.
+const MAX_BURST_DATAGRAMS: f64 = 1_000.0;
+
+/// Removes losses that the sender cannot have sent in the time of this end, and returns the caveat:
+/// the numbers of its datagrams are something else, or damaged.
+pub(super) fn clear_impossible_losses(plan: &Plan, local: &mut Summary) -> Option<Caveat> {
+    let (lost, packets) = (
+        local.lost.filter(|&lost| lost > 0)?,
+        local.packets_received?,
+    );
+    let seconds = local.duration_ns? as f64 / 1e9;
+    let bits = local.bytes_received? as f64 * 8.0 / packets.max(1) as f64;
+    // Losses of all flows may be in one of them.
+    let max_factor = MAX_RATE_FACTOR * f64::from(plan.streams.max(1));
+    let max_bps = (plan.rate_bps).map_or(MAX_OFFERED_BPS, |rate| rate as f64 * max_factor);
+    let max_datagrams = max_bps.min(MAX_OFFERED_BPS) * seconds / bits.max(1.0);
+    if lost as f64 <= max_datagrams + MAX_BURST_DATAGRAMS {
+        return None;
+    }
+    (local.lost, local.loss_fraction) = (None, None);
+    Some(Caveat::new(
+        CaveatId::CountsContradict,
+        format!(
+            "the numbers of the {packets} datagrams received have gaps of {lost}, more than their sender can have \
+             sent in {}: they are no counters, or damaged; what was lost is not known from them",
+            format_nanos(seconds * 1e9)
+        ),
+    ))
+}
+
+/// Datagrams and time of a sender from which the times of both ends are alike.
+const MIN_TIMED_DATAGRAMS: u64 = 20;
+const MIN_TIMED_NS: u64 = 100_000_000;
+
+/// Factor of the offered load above which the time of a receiver is not that of its bytes.
+const MAX_GOODPUT_FACTOR: f64 = 2.0;
+
+/// Returns whether datagrams arrived far faster than they were sent, by the time that the receiver
+/// reports.
+fn is_time_too_short(plan: &Plan, local: &Summary, report: &RemoteFigures) -> bool {
+    let (Some(bytes), Some(offered_bps)) = (report.bytes, local.offered_bps) else {
+        return false;
+    };
+    let goodput_bps = per_second(bytes, report.duration_ns).map_or(0.0, |bytes| bytes * 8.0);
+    plan.protocol == TransportProtocol::Udp
+        && local.packets_sent >= Some(MIN_TIMED_DATAGRAMS)
+        && local.duration_ns >= Some(MIN_TIMED_NS)
+        && goodput_bps > offered_bps * MAX_GOODPUT_FACTOR
+}
+
+/// Returns whether the datagrams and the bytes that a receiver reports contradict each other.
+fn datagrams_contradict_bytes(plan: &Plan, report: &RemoteFigures) -> bool {
+    let (Some(packets), Some(bytes)) = (report.packets, report.bytes) else {
+        return false;
+    };
+    let by_size = bytes / plan.payload_bytes.max(1);
+    // One or two are counted by some servers and not by others: the first, and the end marker.
+    let tolerance = 2.max(packets.max(by_size) / 100);
+    plan.protocol == TransportProtocol::Udp
+        && plan.payload_bytes > 0
+        && packets.abs_diff(by_size) > tolerance
 }
 
 /// Returns the offered load of a datagram sender without a report, from sequence numbers: missing
@@ -163,7 +252,30 @@ pub(super) fn check_counts(
             ),
         ));
     }
-    let (lost, gaps) = remote.lost.zip(report.lost.filter(|_| sends))?;
+    if sends && datagrams_contradict_bytes(plan, report) {
+        return Some(Caveat::new(
+            CaveatId::CountsContradict,
+            format!(
+                "the receiver reports {} B and {} datagrams of {} B: one of them counts something else, so what was \
+                 lost is not known",
+                report.bytes.unwrap_or(0),
+                report.packets.unwrap_or(0),
+                plan.payload_bytes
+            ),
+        ));
+    }
+    if sends && is_time_too_short(plan, local, report) {
+        return Some(Caveat::new(
+            CaveatId::CountsContradict,
+            format!(
+                "the receiver reports a time of {}, in which the datagrams were not even sent: the rates are over \
+                 the time of this end",
+                format_nanos(report.duration_ns.unwrap_or(0) as f64)
+            ),
+        ));
+    }
+    let gaps = if sends { report.lost } else { local.lost };
+    let (lost, gaps) = remote.lost.zip(gaps)?;
     let uncounted = lost.checked_sub(gaps).filter(|&uncounted| uncounted > 0)?;
     Some(Caveat::new(
         CaveatId::EndNotCounted,

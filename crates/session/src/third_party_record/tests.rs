@@ -277,36 +277,67 @@ fn over_tcp_acknowledgements_replace_a_report() {
     assert_eq!(caveats(&record), ["remote-count-unknown"]);
 }
 
+/// Gaps show 80 of 100 losses: the last 20 datagrams of 1,000 were lost.
 #[test]
-fn a_senders_report_completes_the_receivers_counts() {
-    let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
-    plan.directions = vec![Direction::Receive];
-    let sink = FlowCounts {
+fn a_senders_total_shows_losses_at_the_end() {
+    let sink = |lost| FlowCounts {
         bytes: 90_000,
         packets: Some(900),
-        lost: Some(80),
+        lost: Some(lost),
         duplicates: Some(0),
         duration_ns: SECOND,
         ..FlowCounts::new(1, FlowRole::Receiver)
     };
-    let mut test = test_of(Role::Client, plan.clone(), std::slice::from_ref(&sink));
-    let figures = RemoteFigures {
-        packets: Some(1_000),
-        bytes: Some(100_000),
+    let figures = |packets| RemoteFigures {
+        packets: Some(packets),
+        bytes: Some(100 * packets),
         ..RemoteFigures::default()
     };
-    test.remote_report = report_of(Some(1), Direction::Receive, figures);
-    let (record, _) = test.into_record();
-    assert_eq!(record.summary.lost, Some(100));
-    assert_eq!(record.summary.packets_sent, Some(1_000));
-    assert_eq!(record.summary.loss_fraction, Some(0.1));
-    assert_eq!(record.summary.duration_ns, Some(SECOND));
-
-    // Without a report, what the numbers show as sent in this time was offered.
-    let (record, _) = test_of(Role::Client, plan, std::slice::from_ref(&sink)).into_record();
-    assert_eq!(record.summary.lost, Some(80));
-    assert_eq!(record.summary.packets_sent, None);
-    assert_eq!(record.summary.offered_bps, Some(980.0 * 100.0 * 8.0));
+    for (role, direction) in [
+        (Role::Client, Direction::Receive),
+        (Role::Server, Direction::Send),
+    ] {
+        let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
+        plan.directions = vec![direction];
+        for (omit_ns, gaps, packets, lost) in [
+            (0, 80, 1_000, 100),
+            // The total is exact, unless the omitted time ends at different datagrams.
+            (0, 130, 1_000, 100),
+            (SECOND, 130, 1_000, 130),
+            (SECOND, 80, 1_000, 100),
+            // Less than what arrived: that total counts something else.
+            (0, 80, 899, 80),
+        ] {
+            plan.omit_ns = omit_ns;
+            let mut test = test_of(role, plan.clone(), &[sink(gaps)]);
+            test.remote_report = report_of(Some(1), Direction::Receive, figures(packets));
+            let (record, _) = test.into_record();
+            let case = format!("{role:?}, {gaps} in gaps, {packets} sent, {omit_ns}");
+            let stream = &record.directions[0].streams[0].summary;
+            for summary in [&record.summary, stream] {
+                assert_eq!(summary.lost, Some(lost), "{case}");
+                assert_eq!(summary.packets_sent, Some(packets), "{case}");
+                let share = lost as f64 / (900 + lost) as f64;
+                assert!(
+                    (summary.loss_fraction.unwrap() - share).abs() < 1e-3,
+                    "{case}"
+                );
+                assert_eq!(summary.duration_ns, Some(SECOND), "{case}");
+            }
+            let beyond_gaps = lost > gaps;
+            assert_eq!(
+                caveats(&record).contains(&"end-not-counted"),
+                beyond_gaps,
+                "{case}"
+            );
+        }
+        // Without a report, what the numbers show as sent in this time was offered.
+        plan.omit_ns = 0;
+        let (record, _) = test_of(role, plan, &[sink(80)]).into_record();
+        assert_eq!(record.summary.lost, Some(80));
+        assert_eq!(record.summary.packets_sent, None);
+        assert_eq!(record.summary.offered_bps, Some(980.0 * 100.0 * 8.0));
+    }
 }
 
 #[test]
@@ -477,5 +508,115 @@ fn datagrams_in_flight_at_a_clients_end_are_not_lost() {
         assert!(failure.is_none());
         assert_eq!(record.summary.lost, Some(lost), "{received} came");
         assert_eq!(record.summary.packets_sent, Some(100));
+    }
+}
+
+#[test]
+fn impossible_counts_are_no_figures() {
+    // 1,000 datagrams of 100 B, sent and received in a second.
+    let mut plan = plan(RunKind::Throughput, TransportProtocol::Udp);
+    plan.payload_bytes = 100;
+    // The server's datagrams and losses.
+    for (bytes, packets, lost, is_known) in [
+        (100_000, 1_000, 0, true),
+        (90_000, 900, 100, true),
+        (90_100, 902, 98, true),
+        // iperf3 3.0 reads zero in the upper half of a 64-bit number.
+        (100_000, 0, 857, false),
+        (90_000, 800, 200, false),
+        (45_000, 900, 100, false),
+    ] {
+        let mut test = test_of(Role::Client, plan.clone(), &[sent(1, 100_000, Some(1_000))]);
+        let figures = RemoteFigures {
+            bytes: Some(bytes),
+            packets: Some(packets),
+            lost: Some(lost),
+            ..RemoteFigures::default()
+        };
+        test.remote_report = report_of(Some(1), Direction::Send, figures);
+        let (record, _) = test.into_record();
+        let summary = &record.summary;
+        let case = format!("{packets} datagrams, {bytes} B");
+        assert_eq!(summary.bytes_received, Some(bytes), "{case}");
+        assert_eq!(
+            summary.packets_received,
+            is_known.then_some(packets),
+            "{case}"
+        );
+        assert_eq!(summary.lost, is_known.then_some(1_000 - packets), "{case}");
+        assert_eq!(summary.loss_fraction.is_some(), is_known, "{case}");
+        assert_eq!(
+            caveats(&record).contains(&"counts-contradict"),
+            !is_known,
+            "{case}"
+        );
+    }
+    // The server's time.
+    for (duration_ns, goodput_bps, is_known) in [
+        (SECOND, 800_000.0, true),
+        (4 * SECOND, 200_000.0, true),
+        (SECOND * 9 / 10, 800_000.0 / 0.9, true),
+        (SECOND / 1_000, 800_000.0, false),
+    ] {
+        let mut test = test_of(Role::Client, plan.clone(), &[sent(1, 100_000, Some(1_000))]);
+        let figures = RemoteFigures {
+            bytes: Some(100_000),
+            packets: Some(1_000),
+            duration_ns: Some(duration_ns),
+            ..RemoteFigures::default()
+        };
+        test.remote_report = report_of(Some(1), Direction::Send, figures);
+        let (record, _) = test.into_record();
+        let goodput = record.summary.goodput_bps.unwrap();
+        assert!(
+            (goodput - goodput_bps).abs() < 1.0,
+            "{duration_ns}: {goodput}"
+        );
+        let contradict = caveats(&record).contains(&"counts-contradict");
+        assert_eq!(contradict, !is_known, "{duration_ns}");
+    }
+    // Gaps between the numbers of 1,000 received datagrams, and the rate in bit/s.
+    plan.directions = vec![Direction::Receive];
+    for (gaps, rate_bps, is_possible) in [
+        (500, Some(800_000), true),
+        // The receiver was stalled, and the sender exceeded its rate.
+        (8_000, Some(800_000), true),
+        (100_000, Some(800_000), false),
+        (100_000_000, None, true),
+        (642 << 32, None, false),
+        (u64::MAX, Some(u64::MAX), false),
+    ] {
+        plan.rate_bps = rate_bps;
+        let sink = FlowCounts {
+            bytes: 100_000,
+            packets: Some(1_000),
+            lost: Some(gaps),
+            duration_ns: SECOND,
+            ..FlowCounts::new(1, FlowRole::Receiver)
+        };
+        for reported in [None, Some(1_010)] {
+            let mut test = test_of(Role::Client, plan.clone(), std::slice::from_ref(&sink));
+            let figures = RemoteFigures {
+                packets: reported,
+                bytes: reported.map(|packets| packets * 100),
+                ..RemoteFigures::default()
+            };
+            test.remote_report = report_of(Some(1), Direction::Receive, figures);
+            let (record, _) = test.into_record();
+            let summary = &record.summary;
+            let case = format!("gaps {gaps}, {rate_bps:?}, reported {reported:?}");
+            let lost = match reported {
+                Some(packets) => Some(packets - 1_000),
+                None => is_possible.then_some(gaps),
+            };
+            assert_eq!(summary.lost, lost, "{case}");
+            let offered = summary.offered_bps.unwrap_or(0.0);
+            assert!(offered < 1e13, "{case}: {offered}");
+            assert_eq!(
+                caveats(&record).contains(&"counts-contradict"),
+                !is_possible,
+                "{case}"
+            );
+        }
     }
 }

@@ -396,6 +396,7 @@ impl<'a> RequestTracker<'a> {
             facts: socket
                 .map(|socket| transport.socket_facts(socket))
                 .unwrap_or_default(),
+            first_ns: None,
             ended_ns: match error {
                 Some(_) => transport.now(),
                 None => self.end_ns,

@@ -74,6 +74,7 @@ impl<'a, S: Copy> ResponderState<'a, S> {
             first_mismatch: None,
             log: None,
             facts: transport.socket_facts(self.socket),
+            first_ns: None,
             ended_ns: transport.now(),
             error,
             requests: None,

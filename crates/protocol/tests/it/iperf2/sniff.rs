@@ -1,7 +1,7 @@
 //! Detection of iperf2's clients.
 
 use linerate_protocol::control::{CONTROL_MAGIC, DATA_MAGIC, REPLY_MAGIC};
-use linerate_protocol::iperf2::{Iperf2Settings, LEGACY_PROTOCOL, PROTOCOL};
+use linerate_protocol::iperf2::{Iperf2Settings, LEGACY_PROTOCOL, PROTOCOL, detect_legacy_flow};
 use linerate_protocol::sniff::{Classification, ProtocolMatch, TransportKind, classify};
 use proptest::prelude::*;
 
@@ -37,6 +37,80 @@ fn recorded_first_bytes_are_iperf2s() {
             }
         }
         assert_eq!(classified, Some(expected), "{}", test.options);
+    }
+}
+
+/// Boards count from 0, have no clock or one that was not set, and lose their first datagrams.
+#[test]
+fn several_datagrams_show_a_legacy_flow() {
+    let header = |number: i32, seconds: u32| encode_words(&[number as u32, seconds, 250_000, 0]);
+    let text = |_: i32| b"sensor 7: 21.5 C; ".to_vec();
+    let constant = |_: i32| encode_words(&[1, 0, 0, 0]);
+    let zeros = |_: i32| vec![0; 1000];
+    let counter_and_noise = |n: i32| encode_words(&[n as u32, 0x8000_0000, 0x9000_0000 + n as u32]);
+    type Datagram<'a> = &'a dyn Fn(i32) -> Vec<u8>;
+    let cases: [(&str, Datagram<'_>, &[i32], ProtocolMatch); 16] = [
+        (
+            "one datagram",
+            &|n| header(n, 17),
+            &[0],
+            ProtocolMatch::NeedMore,
+        ),
+        ("from 0", &|n| header(n, 17), &[0, 1], ProtocolMatch::Yes),
+        ("from 1", &|n| header(n, 17), &[1, 2], ProtocolMatch::Yes),
+        ("no clock", &|n| header(n, 0), &[0, 1], ProtocolMatch::Yes),
+        (
+            "the first ones lost",
+            &|n| header(n, 17),
+            &[9, 12],
+            ProtocolMatch::Yes,
+        ),
+        ("reordered", &|n| header(n, 17), &[1, 0], ProtocolMatch::Yes),
+        (
+            "repeated on the way",
+            &|n| header(n, 17),
+            &[0, 0, 1],
+            ProtocolMatch::Yes,
+        ),
+        (
+            "one and its end",
+            &|n| header(n, 17),
+            &[0, -1],
+            ProtocolMatch::Yes,
+        ),
+        (
+            "a clock that is set",
+            &|n| header(n, 17 + n as u32 * 9_000),
+            &[0, 1],
+            ProtocolMatch::Yes,
+        ),
+        (
+            "the end of another flow",
+            &|n| header(n, 17),
+            &[-9],
+            ProtocolMatch::No,
+        ),
+        (
+            "numbers far from the start",
+            &|n| header(n, 17),
+            &[7_000, 7_001],
+            ProtocolMatch::No,
+        ),
+        (
+            "unrelated numbers",
+            &|n| header(n, 17),
+            &[1, 1 << 20],
+            ProtocolMatch::No,
+        ),
+        ("text", &text, &[0, 1], ProtocolMatch::No),
+        ("a constant", &constant, &[0, 1, 2], ProtocolMatch::NeedMore),
+        ("zeros", &zeros, &[0, 1, 2], ProtocolMatch::NeedMore),
+        ("no time", &counter_and_noise, &[0, 1], ProtocolMatch::No),
+    ];
+    for (case, datagram, numbers, expected) in cases {
+        let datagrams: Vec<_> = numbers.iter().map(|&number| datagram(number)).collect();
+        let detected = detect_legacy_flow(datagrams.iter().map(Vec::as_slice));
+        assert_eq!(detected, expected, "{case}");
     }
 }
 

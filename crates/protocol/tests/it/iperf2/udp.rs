@@ -77,6 +77,61 @@ fn datagrams_smaller_than_their_header_count() {
     assert_eq!((report.datagrams, report.lost), (7, 2));
 }
 
+/// Zephyr and ESP-IDF number from 0: the end of 100 datagrams is -100.
+#[test]
+fn numbers_from_zero_count() {
+    for lose in [0, 10] {
+        let datagram = |number: i32| encode_words(&[number as u32, 17, 250_000, 0, 1, 5001]);
+        let mut flow = Iperf2UdpServer::open(&datagram(0), 0).unwrap();
+        let mut lost = 0;
+        for number in 1..100 {
+            if lose > 0 && number % lose == lose - 1 {
+                lost += 1;
+            } else {
+                flow.receive(&datagram(number), u64::from(number as u32));
+            }
+        }
+        assert_eq!(flow.receive(&datagram(-100), 200), Iperf2Datagram::End);
+        let report = flow.report();
+        assert_eq!((report.datagrams, report.lost), (101, lost));
+        assert_eq!((report.out_of_order, flow.client_sent()), (0, Some(100)));
+        assert_eq!(report.datagrams - report.lost, flow.stats().received());
+        assert_eq!(flow.stats().lost_before_first(), 0);
+    }
+}
+
+/// The server of Zephyr's zperf reports the datagrams that arrived after the first one, and not the
+/// highest number; the reference server reports the highest number, that of the end.
+#[test]
+fn a_report_of_arrivals_is_no_report_of_numbers() {
+    let (sent, size) = (126, 1000);
+    for (datagrams, lost, bytes, packets) in [
+        (113, 12, 113, 113),
+        (125, 0, 125, 125),
+        (127, 12, 115, 114),
+        (127, 0, 127, 126),
+    ] {
+        let mut client = Iperf2UdpClient::new(Iperf2Settings::legacy(5001), size).unwrap();
+        client.set_sent(sent);
+        client.finish(0);
+        let report = Iperf2Report {
+            bytes: bytes * size as u64,
+            datagrams,
+            lost,
+            ..Iperf2Report::default()
+        };
+        assert!(client.receive(&report.write(ReportLayout::Current)));
+        let figures = client.remote_report().flows[0].figures;
+        assert_eq!(figures.packets, Some(packets), "{datagrams} {lost}");
+        assert_eq!(
+            figures.bytes,
+            Some(packets * size as u64),
+            "{datagrams} {lost}"
+        );
+        assert_eq!(figures.lost, Some(lost), "{datagrams} {lost}");
+    }
+}
+
 #[test]
 fn old_clients_get_their_report_layout() {
     let mut old = encode_words(&[1, 9, 9]);

@@ -68,7 +68,7 @@ pub fn serve(
         return;
     };
     let first_ns = *first_ns;
-    let wall_offset_ns = clock::now_realtime().wrapping_sub(clock::now());
+    let wall_offset_ns = clock::wall_offset();
     // The end marker of an earlier flow opens none.
     let Some(server) = Iperf2UdpServer::open(first, first_ns.wrapping_add(wall_offset_ns)) else {
         return;
@@ -186,7 +186,8 @@ fn start_flows(
                 let end_ns = result.payload_times.map_or(first_ns, |(_, last)| last);
                 result.payload_times = Some((first_ns, end_ns));
                 result.responses = None;
-                result.one_way_delays = flow.delays.take();
+                let delays = flow.delays.take();
+                result.one_way_delays = delays.filter(|_| flow.server.stats().has_steady_clock());
                 result.before_first = flow.server.stats().lost_before_first();
                 // Without an end marker, silence is the end; then the reverse direction may start.
                 if flow.timed_out && !(without_end_marker && has_reverse) {
@@ -491,6 +492,10 @@ impl DatagramFlow for Iperf2Flow {
         }
     }
 
+    fn end_ns(&self) -> Option<Nanos> {
+        self.first_end_ns
+    }
+
     fn sequence_stats(&mut self) -> Option<SequenceStats> {
         let report = self.server.report();
         Some(SequenceStats {
@@ -499,8 +504,7 @@ impl DatagramFlow for Iperf2Flow {
             lost: Some(self.server.stats().lost_since_first()),
             out_of_order: Some(report.out_of_order),
             duplicates: None,
-            // Jitter takes two datagrams.
-            ipdv_ns: (self.totals().packets > 1).then_some(report.ipdv_ns as f64),
+            ipdv_ns: self.server.stats().ipdv_ns(),
         })
     }
 
@@ -540,6 +544,25 @@ mod tests {
         };
         // Reference clients have their full time.
         assert!(over > END_MARKERS_TIMEOUT_NS && !flow.timed_out, "{over}");
+    }
+
+    #[test]
+    fn the_end_marker_ends_the_time() {
+        let ms = 1_000_000;
+        let mut datagram = vec![0; 60];
+        write_number(&mut datagram, 1, 1);
+        let server = Iperf2UdpServer::open(&datagram, ms).unwrap();
+        let mut flow = Iperf2Flow::new(server, 0, ms, Timeouts::DEFAULT.flow_silence);
+        assert_eq!(flow.end_ns(), None);
+        for at in [800, 810, 1_050] {
+            write_end(&mut datagram, 100, 1);
+            flow.receive(at * ms, &mut datagram);
+        }
+        assert_eq!(flow.end_ns(), Some(800 * ms));
+        assert_eq!(flow.server.report().duration_ns, 799 * ms);
+        assert_eq!(flow.totals().missing, 99);
+        // The client's times never moved.
+        assert_eq!(flow.sequence_stats().unwrap().ipdv_ns, None);
     }
 
     #[test]

@@ -200,6 +200,8 @@ fn with_end_for_slow_blocks(send_plan: SendPlan, params: &Iperf3Params, now: Nan
 struct Iperf3UdpFlow {
     counters: CounterWidth,
     sequence: SequenceTracker,
+    /// Number of the first datagram: 1, or 0 with some implementations.
+    first_number: u64,
     bytes: u64,
 }
 
@@ -208,6 +210,7 @@ impl Iperf3UdpFlow {
         Self {
             counters,
             sequence: SequenceTracker::new(),
+            first_number: 1,
             bytes: 0,
         }
     }
@@ -217,9 +220,12 @@ impl DatagramFlow for Iperf3UdpFlow {
     #[inline]
     fn receive(&mut self, now: Nanos, datagram: &mut [u8]) -> DatagramAction {
         let header = read_header(datagram, self.counters);
-        // Numbers start at 1; a repeated hello has none.
-        let Some((header, number)) = header.and_then(|h| Some((h, h.sequence.checked_sub(1)?)))
-        else {
+        if self.bytes == 0 && header.is_some_and(|header| header.sequence == 0) {
+            self.first_number = 0;
+        }
+        // A repeated hello has no number.
+        let number = |sequence: u64| sequence.checked_sub(self.first_number);
+        let Some((header, number)) = header.and_then(|h| Some((h, number(h.sequence)?))) else {
             return match UdpHello::read(datagram) {
                 Some(_) => DatagramAction::Ignore,
                 None => DatagramAction::Unparsed,
@@ -227,8 +233,8 @@ impl DatagramFlow for Iperf3UdpFlow {
         };
         self.bytes += datagram.len() as u64;
         self.sequence.record(number);
-        self.sequence
-            .record_transit(now.wrapping_sub(header.sent_ns) as i64);
+        self.sequence.record_arrival(number, now);
+        self.sequence.record_times(number, header.sent_ns, now);
         DatagramAction::Payload
     }
 
@@ -247,6 +253,10 @@ impl DatagramFlow for Iperf3UdpFlow {
         }
     }
 
+    fn start_ns(&self) -> Option<Nanos> {
+        self.sequence.start_ns()
+    }
+
     fn sequence_stats(&mut self) -> Option<SequenceStats> {
         Some(SequenceStats {
             lost: Some(self.sequence.missing()),
@@ -261,6 +271,29 @@ impl DatagramFlow for Iperf3UdpFlow {
 mod tests {
     use super::*;
     use crate::timeouts::Timeouts;
+
+    #[test]
+    fn numbers_from_zero_or_one_show_losses() {
+        for first in [0, 1] {
+            let mut flow = Iperf3UdpFlow::new(CounterWidth::Bits32);
+            for sequence in (first..first + 10).filter(|sequence| sequence % 4 != 3) {
+                let mut datagram = [0; 100];
+                let header = Iperf3Header {
+                    sequence,
+                    sent_ns: 1_000_000 * (sequence + 1),
+                };
+                write_header(&mut datagram, CounterWidth::Bits32, header);
+                assert_eq!(flow.receive(9, &mut datagram), DatagramAction::Payload);
+            }
+            let (totals, stats) = (flow.totals(), flow.sequence_stats().unwrap());
+            assert_eq!((totals.packets, totals.missing), (8, 2), "from {first}");
+            assert_eq!(
+                (stats.lost, stats.out_of_order),
+                (Some(2), Some(0)),
+                "from {first}"
+            );
+        }
+    }
 
     #[test]
     fn a_client_waiting_for_a_long_block_is_freed_at_its_end() {

@@ -559,6 +559,10 @@ impl DatagramFlow for NuttcpUdpFlow {
         }
     }
 
+    fn end_ns(&self) -> Option<Nanos> {
+        self.receiver.end_ns()
+    }
+
     fn sequence_stats(&mut self) -> Option<SequenceStats> {
         self.publish();
         let is_last = self.shared.active_flows.fetch_sub(1, AcqRel) == 1;

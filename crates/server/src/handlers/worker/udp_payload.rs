@@ -25,6 +25,18 @@ pub trait DatagramFlow {
     /// Returns the totals so far.
     fn totals(&self) -> PayloadTotals;
 
+    /// Returns the time at which the client started to send, as far as it shows here: by the rate
+    /// of the numbers if the first ones were lost. By default that is the first payload.
+    fn start_ns(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Returns the time at which the client stopped sending, by its end marker: payload before it
+    /// may be lost. By default that is the last payload.
+    fn end_ns(&self) -> Option<Nanos> {
+        None
+    }
+
     /// Returns the statistics by sequence numbers, at the end.
     fn sequence_stats(&mut self) -> Option<SequenceStats>;
 
@@ -257,6 +269,10 @@ pub fn receive_datagrams<D: DatagramFlow>(
                 break;
             }
         }
+    }
+    if let Some((first, last)) = &mut result.payload_times {
+        *first = flow.start_ns().unwrap_or(*first).min(*first);
+        *last = flow.end_ns().unwrap_or(*last).max(*last);
     }
     result.sequence_stats = flow.sequence_stats();
     result.responses = flow.sends_replies().then_some(replies.get());

@@ -336,3 +336,85 @@ fn iperf2_over_udp_reverse_for_an_allowed_address() {
         "{rejection:?}"
     );
 }
+
+/// Boards number from 0, and have no clock or one that was not set; other payload may begin as
+/// theirs does. One datagram shows none of that.
+#[test]
+fn boards_are_recognised_by_several_datagrams() {
+    use std::net::UdpSocket;
+    let (_alone, host) = (alone(), InteropServer::start());
+    let board = |number: i32, ms: u32| {
+        let words = [
+            number as u32,
+            17 + ms / 1000,
+            ms % 1000 * 1000,
+            0,
+            1,
+            5001,
+            0,
+            0,
+            1000,
+        ];
+        let mut datagram: Vec<u8> = words
+            .iter()
+            .flat_map(|word: &u32| word.to_be_bytes())
+            .collect();
+        datagram.resize(500, b'z');
+        datagram
+    };
+    type Datagram<'a> = &'a dyn Fn(i32, u32) -> Vec<u8>;
+    let without_clock = |number, _| board(number, 0);
+    let constant = |_, _| board(1, 0);
+    let zeros = |_, _| vec![0; 500];
+    for (name, datagram, first, protocol) in [
+        ("from 0", &board as Datagram<'_>, 0, "iperf2-legacy"),
+        ("from 1 without a clock", &without_clock, 1, "iperf2-legacy"),
+        ("the first one lost", &board, 2, "iperf2-legacy"),
+        ("a constant", &constant, 0, "plain"),
+        ("zeros", &zeros, 0, "plain"),
+    ] {
+        let is_legacy = protocol == "iperf2-legacy";
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(("127.0.0.1", host.port)).unwrap();
+        socket
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .unwrap();
+        let start = Instant::now();
+        let now_ms = || start.elapsed().as_millis() as u32;
+        // Every tenth is lost, and the last ten.
+        for number in (0..100).filter(|number| number % 10 != 9 && *number < 90) {
+            socket.send(&datagram(first + number, now_ms())).unwrap();
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        std::thread::sleep(Duration::from_millis(100));
+        if is_legacy {
+            socket.send(&datagram(-(first + 100), 0)).unwrap();
+            let mut report = [0; 500];
+            assert!(socket.recv(&mut report).unwrap() >= 56, "{name}");
+            let word = |at: usize| u32::from_be_bytes(report[at..at + 4].try_into().unwrap());
+            // The number before the first received one counts for the client, as with its own
+            // server.
+            let before_first = u32::from(first == 2);
+            assert_eq!((word(36), word(40)), (19 + before_first, 0), "{name}");
+        }
+        let record = host.record();
+        let summary = &record.summary;
+        assert_eq!(
+            record.plan.peer_protocol.as_deref(),
+            Some(protocol),
+            "{name}"
+        );
+        assert_eq!(summary.packets_received, Some(81), "{name}");
+        assert_eq!(summary.lost, is_legacy.then_some(19), "{name}");
+        // A clock that stands still shows no variation.
+        let has_clock = is_legacy && !name.contains("without");
+        assert_eq!(summary.ipdv_ns.is_some(), has_clock, "{name}");
+        // The lost datagrams at the end take their time.
+        let min_ns = if is_legacy { 250_000_000 } else { 150_000_000 };
+        assert!(
+            summary.duration_ns.unwrap() >= min_ns,
+            "{name}: {:?}",
+            summary.duration_ns
+        );
+    }
+}

@@ -199,3 +199,93 @@ fn several_iperf3_at_a_time() {
         assert!(!host.record().interrupted);
     }
 }
+
+/// The last datagrams of a client are lost: no gap shows that, and its own count does.
+#[test]
+fn the_count_of_an_iperf3_client_shows_losses_at_the_end() {
+    use linerate_protocol::iperf3::CounterWidth;
+    use linerate_protocol::iperf3::udp::{Iperf3Header, UdpHello, write_header};
+    use std::io::{Read, Write};
+    use std::net::{TcpStream, UdpSocket};
+    let (_alone, host) = (alone(), InteropServer::start());
+    let mut control = TcpStream::connect(("127.0.0.1", host.port)).unwrap();
+    control
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let read_state = |mut control: &TcpStream| {
+        let mut state = [0];
+        control.read_exact(&mut state).unwrap();
+        state[0]
+    };
+    let send_json = |mut control: &TcpStream, value: Value| {
+        let text = value.to_string();
+        let length = (text.len() as u32).to_be_bytes();
+        control
+            .write_all(&[&length[..], text.as_bytes()].concat())
+            .unwrap();
+    };
+    control
+        .write_all(b"abcdefghijklmnopqrstuvwxyz234567abcd\0")
+        .unwrap();
+    assert_eq!(read_state(&control), 9);
+    send_json(
+        &control,
+        serde_json::json!({"udp": true, "omit": 0, "time": 1, "num": 0, "blockcount": 0, "parallel": 1,
+            "len": 500, "bandwidth": 1_000_000, "client_version": "3.12"}),
+    );
+    assert_eq!(read_state(&control), 10);
+    let flow = UdpSocket::bind("127.0.0.1:0").unwrap();
+    flow.connect(("127.0.0.1", host.port)).unwrap();
+    flow.set_read_timeout(Some(Duration::from_secs(10)))
+        .unwrap();
+    flow.send(&UdpHello::Little.to_bytes()).unwrap();
+    flow.recv(&mut [0; 4]).unwrap();
+    assert_eq!([read_state(&control), read_state(&control)], [1, 2]);
+    // Every tenth of the first 70 is lost, and the last 30 of 100.
+    for sequence in (1..=70).filter(|sequence| sequence % 10 != 5) {
+        let mut datagram = [0; 500];
+        let sent_ns = 1_000_000_000 + sequence * 3_000_001;
+        write_header(
+            &mut datagram,
+            CounterWidth::Bits32,
+            Iperf3Header { sequence, sent_ns },
+        );
+        flow.send(&datagram).unwrap();
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    std::thread::sleep(Duration::from_millis(100));
+    control.write_all(&[4]).unwrap();
+    assert_eq!(read_state(&control), 13);
+    send_json(
+        &control,
+        serde_json::json!({"cpu_util_total": 1.0, "cpu_util_user": 1.0, "cpu_util_system": 0.0,
+            "sender_has_retransmits": 0, "streams": [{"id": 1, "bytes": 50_000, "retransmits": -1,
+            "jitter": 0.0, "errors": 0, "packets": 100, "start_time": 0.0, "end_time": 0.3}]}),
+    );
+    let mut length = [0; 4];
+    control.read_exact(&mut length).unwrap();
+    let mut text = vec![0; u32::from_be_bytes(length) as usize];
+    control.read_exact(&mut text).unwrap();
+    let reply: Value = serde_json::from_slice(&text).unwrap();
+    let stream = &reply["streams"][0];
+    assert_eq!(
+        (&stream["errors"], &stream["packets"]),
+        (&37.into(), &100.into()),
+        "{reply}"
+    );
+    assert_eq!(read_state(&control), 14);
+    control.write_all(&[16]).unwrap();
+    drop(control);
+    let record = host.record();
+    let got = direction_summary(&record, Direction::Send);
+    assert_eq!(
+        (got.packets_sent, got.packets_received),
+        (Some(100), Some(63))
+    );
+    assert_eq!((got.lost, got.loss_fraction), (Some(37), Some(0.37)));
+    assert!(
+        got.duration_ns.unwrap() >= 210_000_000,
+        "{:?}",
+        got.duration_ns
+    );
+}
