@@ -18,10 +18,9 @@ test: ## install what tests need (as root, with apt), then run all of them (ONLY
 nightly: ## postponed tests, documentation, valgrind, the bank, experiments and fuzzing, for hours (TIME=seconds of each fuzz target)
 	@CARGO='$(CARGO)' TIME='$(TIME)' tests/nightly
 
-lint: ## formatting and clippy, without warnings; `make nightly` checks the documentation and the fuzz targets
+lint: ## formatting and clippy, without warnings; `make nightly` also checks the documentation, the fuzz targets and a build without default features
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
-	$(CARGO) clippy --package linerate --no-default-features --locked -- -D warnings
 
 bench: ## compare with reference tools and bare loops (ONLY=name,… PAIRS=n LONG=1 DETAIL=1 RECORD=1); see benches/README.md
 	@if pkg-config --exists libdpdk 2>/dev/null; then \

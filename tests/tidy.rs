@@ -14,7 +14,7 @@ mod words;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use source::{SourceFile, repository, rust_files};
+use source::{SourceFile, packages, repository, rust_files};
 
 /// Share of doc comments of one crate that may open with an indefinite word, in percent.
 const INDEFINITE_OPENERS_PERCENT: f64 = 6.0;
@@ -181,6 +181,33 @@ fn no_crate_holds_most_of_the_code() {
         assert!(
             share <= LARGEST_CRATE_PERCENT,
             "{name} holds {share:.1} % of the code of all crates"
+        );
+    }
+}
+
+/// rustdoc reads a whole crate to find no test in it: crates without any say `doctest = false`.
+#[test]
+fn doc_tests_are_off_only_where_none_is() {
+    for package in packages().iter().filter(|name| *name != "cli") {
+        let of_package = format!("crates/{package}/src/");
+        // Fences come in pairs, and the second one has no language.
+        let has_tests = (rust_files().iter())
+            .filter(|file| file.path.starts_with(&of_package))
+            .any(|file| {
+                let lines = file
+                    .comments
+                    .iter()
+                    .map(|it| it.text.trim_start_matches(['/', '!', ' ']));
+                let mut fences = lines.filter(|line| line.starts_with("```")).step_by(2);
+                fences.any(|fence| fence == "```")
+            });
+        let manifest =
+            fs::read_to_string(repository().join(format!("crates/{package}/Cargo.toml")))
+                .expect("a manifest");
+        assert_eq!(
+            manifest.contains("doctest = false"),
+            !has_tests,
+            "{package}"
         );
     }
 }
