@@ -255,8 +255,8 @@ fn records_move_between_machines() {
         .expect(0);
     let bytes = std::fs::read(here.path().join("runs.parquet")).unwrap();
     assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
-    std::fs::write(there.path().join("foreign.json"), "{}").unwrap();
-    let unknown_file = there.run("runs import foreign.json").expect(1).stderr;
+    std::fs::write(there.path().join("unrelated.json"), "{}").unwrap();
+    let unknown_file = there.run("runs import unrelated.json").expect(1).stderr;
     assert!(
         unknown_file.contains("name a file that --json"),
         "{unknown_file}"
