@@ -90,6 +90,15 @@ fn stored_runs_are_listed() {
             .contains("runs list"),
         "{missing}"
     );
+    let restored = dir.run("runs restore").expect(0).stdout;
+    assert!(restored.contains(&first), "{restored}");
+    assert_eq!(dir.stored().len(), 2);
+    dir.run(&format!("runs rm {first}")).expect(0);
+    dir.run(&format!("runs restore {first}")).expect(0);
+    dir.run(&format!("runs restore {first}")).expect(1);
+    dir.run("runs trend p50 --html trend.html").expect(0);
+    let page = std::fs::read_to_string(dir.path().join("trend.html")).expect("a page");
+    assert!(page.contains("<svg") && page.contains(&first) && page.contains("</html>"));
     dir.run("runs trend nothing").expect(2);
     dir.run("runs rm").expect(2);
 }

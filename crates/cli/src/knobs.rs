@@ -14,6 +14,7 @@ use linerate_tune::sweep_axis::SweepAxis;
 
 use crate::args::KnobArgs;
 use crate::failure::CommandFailure;
+use crate::server_name::ServerName;
 use crate::shell_words;
 use crate::tunable_hosts::TunableHosts;
 
@@ -238,8 +239,9 @@ impl AvailableKnobs {
             return None;
         }
         let host = shell_words::positional_value(command_line, "host")?;
-        let port = shell_words::value_of(command_line, "port").and_then(|port| port.parse().ok());
-        let port = port.unwrap_or(DEFAULT_PORT);
+        let ServerName { host, port } = host.parse().ok()?;
+        let option = shell_words::value_of(command_line, "port").and_then(|port| port.parse().ok());
+        let port = port.or(option).unwrap_or(DEFAULT_PORT);
         (host.as_str(), port).to_socket_addrs().ok()?.next()
     }
 }

@@ -35,10 +35,37 @@ pub fn exit_if_reader_closed() {
     }
 }
 
+/// Set while a line of [`show_live_line`] is on the terminal.
+static HAS_LIVE_LINE: AtomicBool = AtomicBool::new(false);
+
+/// Returns whether a line can be replaced by the next one: both streams are one terminal.
+pub fn can_show_live_line() -> bool {
+    std::io::stdout().is_terminal()
+        && std::io::stderr().is_terminal()
+        && std::env::var_os("TERM").is_some_and(|term| term != "dumb")
+}
+
+/// Shows a line that the next line of output replaces.
+pub fn show_live_line(text: &str) {
+    let width = stdout_columns().unwrap_or(linerate_report::style::PIPE_WIDTH);
+    let line: String = printable(text, false).chars().take(width - 1).collect();
+    HAS_LIVE_LINE.store(true, Relaxed);
+    // Progress only: a failure to show it changes nothing.
+    let _ = write!(std::io::stderr().lock(), "\r\x1b[K{line}");
+}
+
+/// Removes the line of [`show_live_line`].
+fn remove_live_line() {
+    if HAS_LIVE_LINE.swap(false, Relaxed) {
+        let _ = write!(std::io::stderr().lock(), "\r\x1b[K");
+    }
+}
+
 /// Prints text and a newline to standard output.
 ///
 /// Only text and our own colours reach it, whatever names of others the text contains.
 pub fn print_stdout(text: &str) {
+    remove_live_line();
     let text = printable(text, HAS_COLORS.load(Relaxed));
     let mut out = std::io::stdout().lock();
     // A full disk is reported only once.
@@ -55,6 +82,7 @@ pub fn print_stdout(text: &str) {
 
 /// Prints text and a newline to standard error, as [`print_stdout`] does.
 pub fn print_stderr(text: &str) {
+    remove_live_line();
     let text = printable(text, HAS_COLORS.load(Relaxed));
     if let Err(error) = writeln!(std::io::stderr().lock(), "{text}") {
         exit_on_broken_pipe(&error);

@@ -292,6 +292,7 @@ impl SessionError {
             Self::Protocol { source, .. } => matches!(
                 source,
                 E::NotLinerate
+                    | E::Iperf3
                     | E::Security { .. }
                     | E::ServerRequiresKey
                     | E::ServerHasNoKey
@@ -328,16 +329,19 @@ impl SessionError {
                 let next = next_step.unwrap_or("see `linerate stack --help`");
                 ErrorReport::new(situation, "user-space stack", next)
             }
-            Self::UnknownName { host, source } => ErrorReport::new(
-                format!("no such host name ({source})"),
-                host,
-                match host.split_once(':') {
-                    Some((name, port)) if port.parse::<u16>().is_ok() => {
-                        format!("give the port with -p: {name} -p {port}; or check the address")
-                    }
-                    _ => "check the spelling, or give the address".to_owned(),
-                },
-            ),
+            Self::UnknownName { host, source } => match host.split_once('%') {
+                // The resolver rejects an address whose interface it does not find.
+                Some((_, interface)) => ErrorReport::new(
+                    format!("this host has no interface {interface}"),
+                    host,
+                    "name one that `ip -6 address` lists",
+                ),
+                None => ErrorReport::new(
+                    format!("no such host name ({source})"),
+                    host,
+                    "check the spelling, or give the address",
+                ),
+            },
             Self::FamilyMismatch {
                 host,
                 family,
@@ -463,6 +467,11 @@ impl SessionError {
                     let next_step = next_step.unwrap_or("see the messages of the remote end");
                     ErrorReport::new(situation, peer.to_string(), next_step)
                 }
+                ControlError::Iperf3 => ErrorReport::new(
+                    "is an iperf3 server, not `linerate server`",
+                    peer.to_string(),
+                    "measure to it with --peer iperf3, or start `linerate server` there",
+                ),
                 _ => ErrorReport::new(
                     format!("does not speak linerate's protocol ({source})"),
                     peer.to_string(),

@@ -46,7 +46,12 @@ fn something_else_on_the_port() {
         let _ = stream.write_all(&[9]);
         let _ = stream.read(&mut [0; 64]);
     });
-    for port in [mail, web, iperf3] {
+    check_args(
+        &dir,
+        &format!("throughput 127.0.0.1:{iperf3}"),
+        &expected_error(5, "is an iperf3 server", "127.0.0.1", "--peer iperf3"),
+    );
+    for port in [mail, web] {
         let args = format!("throughput 127.0.0.1 -p {port} -t 1");
         let object = format!("127.0.0.1:{port}");
         let expected = expected_error(
