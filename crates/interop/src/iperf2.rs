@@ -182,7 +182,7 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionEr
         let framing = Framing::Bounceback {
             wall_ahead_ns: wall_ahead_ns(),
         };
-        return round_trips::open_flows(context, "iperf2", &framing, &[], &|_| true);
+        return round_trips::open_flows(context, "iperf2", &framing, |_| Default::default());
     }
     match context.plan.protocol {
         TransportProtocol::Tcp => open_tcp(context, false),
