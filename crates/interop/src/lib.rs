@@ -183,6 +183,11 @@ trait ClientProtocol {
         None
     }
 
+    /// Returns the round-trip time of the path, where it was measured before the start.
+    fn rtt_ns(&self) -> Option<Nanos> {
+        None
+    }
+
     /// Returns name and version of the remote program.
     fn agent(&self) -> String;
 }

@@ -1,5 +1,6 @@
 //! Test with another tool's server, from its options to its record.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,6 +23,7 @@ use linerate_session::dial::{AddressFamily, SourceBinding, local_address_towards
 use linerate_session::error::SessionError;
 use linerate_session::flow_memory::FlowMemory;
 use linerate_session::loss::{LabNetwork, PathCounters, read_local_counters};
+use linerate_session::path_timeouts::resolve_response_timeout;
 use linerate_session::setup::AgreedFlow;
 use linerate_session::third_party_record::InteropTest;
 use linerate_session::thread_plan::usable_cpus;
@@ -135,6 +137,7 @@ fn resolve_server(
             local,
             stack: local_stack.netstack().map(StackThread::handle),
             stop,
+            shortest_connect: Cell::default(),
         };
         match detect::detect(&client.plan, remote, &sockets)? {
             detect::DetectedProtocol::Linerate => return Ok(None),
@@ -208,6 +211,13 @@ fn run_attempt(
     let shares_cores = remote.ip().to_canonical().is_loopback();
     let thread_plan = local_stack.thread_plan(&plan, requested_wait, shares_cores)?;
     let mut driver = (spec.open)(&context)?;
+    let rtt_ns = driver.rtt_ns();
+    let mut plan = plan.clone();
+    resolve_response_timeout(&mut plan, rtt_ns);
+    let context = SetupContext {
+        plan: &plan,
+        ..context
+    };
     let directions: BTreeMap<u32, Direction>;
     let flows: Vec<AgreedFlow> = {
         let new_flows = driver.flows();

@@ -31,6 +31,7 @@ use crate::dial::{AddressFamily, RETRY_INTERVAL, SourceBinding, connect};
 use crate::error::SessionError;
 use crate::flow_memory::FlowMemory;
 use crate::loss::{LabNetwork, PathCounters, read_local_counters};
+use crate::path_timeouts::resolve_response_timeout;
 use crate::record_assembly::{RecordInputs, assemble_record};
 use crate::thread_plan::{ThreadPlan, usable_cpus};
 use crate::{boot_id, descriptor_limit, hello, kernel_pacing, random, setup};
@@ -115,12 +116,15 @@ impl Client {
         })?;
         let mut control = ControlConnection::new(stream, connection)?
             .with_silence_timeout(SERVER_SILENCE_TIMEOUT);
+        let hello_sent_ns = clock::now();
         let Frame::Hello(hello_frame) = control.receive_next(stop)? else {
             return Err(unexpected_message(server, "it sent no hello"));
         };
+        let hello_wait_ns = clock::now().saturating_sub(hello_sent_ns);
         let host = stack.host_facts(server.ip());
         let shares_cores = hello_frame.boot_id.is_some() && hello_frame.boot_id == host.boot_id;
         let mut plan = self.plan.clone();
+        resolve_response_timeout(&mut plan, Some(control.rtt_ns().unwrap_or(hello_wait_ns)));
         descriptor_limit::check(&plan, Role::Client)?;
         let offload_warning = stack.resolve_plan(&mut plan, server, local)?;
         let pacing_warning = stack.check_pacing(&plan, paced_role(&plan), &host)?;

@@ -153,6 +153,14 @@ impl ControlConnection {
         self.peer
     }
 
+    /// Returns the round-trip time of the path as the kernel measured it; `None` over the
+    /// user-space stack.
+    #[must_use]
+    pub fn rtt_ns(&self) -> Option<Nanos> {
+        let info = socket::read_tcp_info(&self.stream).ok()?;
+        Some(u64::from(info.rtt_us) * 1_000)
+    }
+
     /// Returns whether the remote end closed or reset the connection after its hello.
     #[must_use]
     pub fn is_closed_by_peer(&self) -> bool {

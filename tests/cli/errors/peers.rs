@@ -309,6 +309,35 @@ fn assert_peer_vanished(record: &Value) {
     );
 }
 
+/// The server of another protocol hangs for most of a short run, and its connection stays.
+#[test]
+fn a_server_that_hangs_in_a_short_run_is_reported() {
+    let dir = TestDir::new();
+    for direction in ["-R", "--bidir"] {
+        let server = dir.server("-q");
+        let args = format!(
+            "throughput 127.0.0.1 -p {} --peer iperf2 {direction} -t 2 --json-stream",
+            server.port
+        );
+        let mut client = RunningCommand::start(&mut dir.linerate(&args));
+        client.wait_started();
+        std::thread::sleep(Duration::from_millis(300));
+        server.running.send_signal(Signal::STOP);
+        let output = client.wait().expect(5);
+        let lines = output.json_lines();
+        let record = lines.iter().find_map(|line| line.get("record"));
+        let record = record.unwrap_or_else(|| panic!("{lines:?}"));
+        let receive = record["directions"].as_array().expect("a list").iter();
+        let receive = receive.filter(|one| one["direction"] == "receive");
+        let times: Vec<_> = receive.map(|one| one["duration_ns"].as_u64()).collect();
+        // The run, and not the wait for the end of a stream.
+        assert!(
+            matches!(times[..], [Some(..2_500_000_000)]),
+            "{args}: {times:?}"
+        );
+    }
+}
+
 /// Neither end waits longer than its timeout; a server continues with other clients.
 #[test]
 fn silence_is_not_waited_for() {

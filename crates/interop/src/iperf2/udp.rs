@@ -12,7 +12,9 @@ use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
 
 use super::super::flow_socket::FlowSocket;
-use super::super::setup_context::{SetupContext, flow_open_error, protocol_error};
+use super::super::setup_context::{
+    SETUP_TIMEOUT_NS, SetupContext, flow_open_error, protocol_error,
+};
 use super::super::{ClientProtocol, ConnectedFlow};
 use super::{duplicate_socket, layout_name, settings};
 
@@ -110,6 +112,7 @@ fn framing(template: &[u8], wall_ahead_ns: Nanos) -> Framing {
 impl Iperf2ClientFlow {
     /// Requests payload until some has arrived.
     fn request_payload(&mut self, context: &SetupContext<'_>) -> Result<(), SessionError> {
+        let until_ns = clock::now() + SETUP_TIMEOUT_NS;
         loop {
             let now = clock::now();
             match self.machine.next_action(now) {
@@ -127,7 +130,11 @@ impl Iperf2ClientFlow {
                     }
                 }
                 Iperf2ClientAction::End | Iperf2ClientAction::Idle => {
-                    return Err(context.udp_timeout(2_000_000_000));
+                    // The path may be longer than all requests took.
+                    return match context.wait_readable(&self.socket, until_ns)? {
+                        true => Ok(()),
+                        false => Err(context.udp_timeout(SETUP_TIMEOUT_NS)),
+                    };
                 }
             }
         }
