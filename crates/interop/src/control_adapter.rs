@@ -43,7 +43,7 @@ const GREETING_LIMIT_BYTES: u64 = 64;
 /// whose connection did not break, or that has none: this share of the run, within these bounds.
 /// A retransmission after its first time-outs (0.2 and 0.4 s on a short path) is no silence.
 const LOST_SERVER_SHARE: Nanos = 4;
-const LOST_SERVER_RANGE_NS: (Nanos, Nanos) = (250_000_000, 1_000_000_000);
+const LOST_SERVER_RANGE_NS: (Nanos, Nanos) = (500_000_000, 1_000_000_000);
 
 /// The same for a server that owes a response, besides the time that a response has.
 const LOST_RESPONDER_NS: Nanos = 100_000_000;
