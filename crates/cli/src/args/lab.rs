@@ -39,7 +39,7 @@ pub struct LabArgs {
 #[derive(Debug, Default, Args)]
 #[command(next_help_heading = super::heading::NETWORK)]
 pub struct LinkArgs {
-    /// Rate of the link to `server`, as all of these options in each direction
+    /// Rate of the link to `server`; like all of these options for each direction
     #[arg(long, value_name = "RATE", value_parser = nonzero_rate, conflicts_with = "file", env = "LINERATE_RATE")]
     pub rate: Option<BitRate>,
     /// Delay of each direction: half of the round trip
@@ -87,14 +87,14 @@ Examples:
         /// Build hosts `client` and `server` with N switches between them
         #[arg(long, value_name = "N", env = "LINERATE_HOPS")]
         hops: Option<usize>,
-        #[command(flatten)]
-        link: LinkArgs,
         /// Name of the lab [default: lab1, or the next free name]
         #[arg(long, env = "LINERATE_NAME")]
         name: Option<String>,
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
+        #[command(flatten)]
+        link: LinkArgs,
     },
     /// Run a command on a host or a switch of a lab
     #[command(after_help = "\
