@@ -17,6 +17,7 @@ use linerate_tune::snippet::KnobChange;
 use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knobs::{AvailableKnobs, is_default};
 use crate::output::CommandOutput;
+use crate::standard_streams::stop_without_reader;
 use crate::tunable_hosts::TunableHosts;
 use crate::{child_process, shell_words, tunable_hosts};
 
@@ -51,6 +52,7 @@ impl<'a> KnobApplier<'a> {
             guard
                 .create_journal()
                 .map_err(|error| journal_failed(&error))?;
+            stop_without_reader(stop);
         }
         let remote_name = knobs.iter().find_map(|knob| match &knob.target {
             KnobTarget::RemoteSysctl(name) => Some(name),
