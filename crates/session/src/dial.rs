@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use linerate_sys::readiness::{Readiness, poll};
+use linerate_sys::socket::enable_keepalive;
 use linerate_transport::CONNECT_TIMEOUT;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -147,7 +148,7 @@ pub(super) fn udp_headers_bytes(is_ipv6: bool) -> u64 {
 /// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Opens a TCP connection; waits in short steps, so that Ctrl-C ends it.
+/// Opens a TCP connection that keepalive probes hold open; waits in short steps, so that Ctrl-C ends it.
 pub fn connect(
     address: SocketAddr,
     local: &SourceBinding,
@@ -156,6 +157,7 @@ pub fn connect(
     let system = |error| SessionError::system("new socket", error);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(system)?;
     local.bind(&socket)?;
+    enable_keepalive(&socket).map_err(system)?;
     socket.set_nonblocking(true).map_err(system)?;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused => SessionError::ConnectionRefused { address },
@@ -211,5 +213,18 @@ mod tests {
             assert_eq!(error.exit_code(), exit_codes::PEER);
         }
         assert_eq!(error_of(EINVAL).exit_code(), exit_codes::FAILED);
+    }
+
+    /// A router that translates addresses would drop a control connection that is silent for long.
+    #[test]
+    fn connections_are_held_open() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = AtomicBool::new(false);
+        let stream = connect(address, &SourceBinding::default(), &stop).unwrap();
+        let socket = socket2::SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        let idle = socket.tcp_keepalive_time().unwrap();
+        assert!(idle < Duration::from_secs(30), "{idle:?}");
     }
 }
