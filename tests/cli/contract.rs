@@ -6,14 +6,14 @@ mod signals;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{
     ClosedPort, FinishedCommand, LinerateServer, RunningCommand, TestDir, assert_record, finish,
     is_root, skip, unshare_command, wait_until, without_user_namespaces,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 /// Checks a record against `docs/record.schema.json` and against its types.

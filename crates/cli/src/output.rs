@@ -22,7 +22,7 @@ use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::screen_output::ScreenOutput;
 use crate::standard_streams::{
-    can_show_live_line, continue_without_reader, end_with_reader, print_stderr, print_stdout,
+    can_show_live_line, continue_without_reader, print_stderr, print_stdout, serve_without_reader,
     show_live_line, stream_style,
 };
 use crate::ui_update::{SeriesPart, UiUpdate};
@@ -161,8 +161,7 @@ impl CommandOutput {
     /// Creates the output of a server, whose tests run concurrently.
     pub fn for_server(args: &OutputArgs, is_one_off: bool) -> Self {
         let output = Self::new(args);
-        // A server has no result at its end that it could still write.
-        end_with_reader();
+        serve_without_reader();
         Self {
             lines: LiveLines::for_server(output.style).with_per_stream(args.verbose),
             server_mode: Some(ServerMode { is_one_off }),

@@ -184,6 +184,9 @@ pub struct InterfaceFacts {
     /// Offloads that the driver does not let users change (`[fixed]` in `ethtool -k`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fixed_offloads: Vec<String>,
+    /// Largest segmentation-offload packet in bytes for IPv6.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gso_max_bytes: Option<u32>,
     /// Largest segmentation-offload packet in bytes for IPv4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gso_ipv4_max_bytes: Option<u32>,
@@ -219,6 +222,17 @@ pub struct InterfaceFacts {
     /// Energy-Efficient Ethernet (IEEE 802.3az).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy_efficient: Option<EeeState>,
+}
+
+impl InterfaceFacts {
+    /// Returns the largest segmentation-offload packet in bytes for a family. Records without the
+    /// limit of IPv6 have one for both.
+    #[must_use]
+    pub fn gso_bytes(&self, is_ipv6: bool) -> Option<u32> {
+        self.gso_max_bytes
+            .filter(|_| is_ipv6)
+            .or(self.gso_ipv4_max_bytes)
+    }
 }
 
 /// Equal child qdiscs of another qdisc.

@@ -282,6 +282,24 @@ impl SessionError {
         )
     }
 
+    /// Returns whether another address of the same host may do without this error.
+    #[must_use]
+    pub fn depends_on_address(&self) -> bool {
+        matches!(
+            self,
+            Self::ConnectionRefused { .. }
+                | Self::NoRoute { .. }
+                | Self::NoNetstackRoute { .. }
+                | Self::NoNeighbor { .. }
+                | Self::NoReply { .. }
+                | Self::NoDatagram { .. }
+                | Self::PeerFailed { .. }
+                // A host without IPv6 has no socket of it, and no local address.
+                | Self::System { .. }
+                | Self::LocalAddress { .. }
+        )
+    }
+
     /// Returns whether the error stays in a rerun, where that is certain.
     fn retryable(&self) -> Option<Retryable> {
         use ControlError as E;

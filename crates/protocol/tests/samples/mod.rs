@@ -319,6 +319,7 @@ impl Source {
                 .many(|s| (s.text(), s.is_present()))
                 .into_iter()
                 .collect(),
+            gso_max_bytes: self.optional(Self::small),
             gso_ipv4_max_bytes: self.optional(Self::small),
             rx_queues: self.optional(Self::small),
             tx_queues: self.optional(Self::small),
