@@ -401,6 +401,7 @@ mod tests {
             color: false,
             width: 200,
             unicode: true,
+            brief: false,
         };
         let text = crate::text::render_set(set, &style);
         assert!(
@@ -428,6 +429,7 @@ mod tests {
             color: false,
             width: 200,
             unicode: true,
+            brief: false,
         };
         let text = crate::text::render_set(set, &style);
         let markdown =
