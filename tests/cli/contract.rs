@@ -359,7 +359,7 @@ fn a_full_disk_stops_no_server() {
         drop(client);
         let summary = server
             .running
-            .wait_line(|line| line.contains("  in ") && line.contains("KiB"));
+            .wait_line(|line| line.contains("TCP from") && line.contains("KiB"));
         assert!(summary.contains("100 KiB"), "{summary}");
     }
     let output = server.stop().expect(0);

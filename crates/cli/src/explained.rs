@@ -7,7 +7,7 @@ use linerate_record::run_set::RunSet;
 
 /// Programs of findings that change or read a host. Users lack the privilege, or the directory of
 /// the program in PATH.
-const ADMIN_PROGRAMS: [&str; 5] = ["arping", "ethtool", "ip", "sysctl", "tc"];
+const ADMIN_PROGRAMS: [&str; 7] = ["arping", "dmesg", "ethtool", "ip", "ndisc6", "sysctl", "tc"];
 
 /// Adds the findings of a run.
 pub fn add_findings(record: &mut Record) {

@@ -35,8 +35,8 @@ impl FromStr for ServerName {
             },
         };
         let port = match port {
-            Some(text) => match text.parse() {
-                Ok(1..) => text.parse().ok(),
+            Some(text) => match text.parse::<u16>() {
+                Ok(port @ 1..) => Some(port),
                 _ => return Err(format!("`{text}` is not a port: use 1 to 65535")),
             },
             None => None,

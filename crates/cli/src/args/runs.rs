@@ -79,8 +79,7 @@ Examples:
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
-    /// Remove records with their tags and notes; runs of a removed set stay. `runs restore` undoes
-    /// it for a day
+    /// Remove records, their tags and notes; runs of a set stay; `runs restore` undoes it
     #[command(after_help = "\
 Examples:
   linerate runs rm 3f9a1c last
