@@ -4,6 +4,8 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use linerate_session::path_timeouts;
+use linerate_sys::clock::Nanos;
 use socket2::Socket;
 
 /// Reads of one poll: a peer that sends without end does not block the caller.
@@ -66,6 +68,13 @@ impl ControlSocket {
                 _ => Err(error),
             },
         }
+    }
+
+    /// Returns the time by which a reply may be late because of the queues of the path;
+    /// `sends_datagrams` if this end has sent datagrams ahead of the request.
+    #[must_use]
+    pub fn path_delay_ns(&self, sends_datagrams: bool) -> Nanos {
+        path_timeouts::path_delay_ns(&self.stream, sends_datagrams)
     }
 
     /// Closes the sending half.
