@@ -493,6 +493,16 @@ impl ControlChannel for ControlAdapter<'_> {
         }
     }
 
+    fn on_send_delay(&mut self, now: Nanos, delay_ns: Nanos) {
+        if delay_ns > 0 {
+            self.progress.set((self.progress.get().0, now));
+        }
+    }
+
+    fn path_delay_ns(&self) -> Nanos {
+        self.driver.path_delay_ns()
+    }
+
     fn next_deadline_ns(&self) -> Nanos {
         let now = clock::now();
         let next_deadline = self.driver.next_deadline_ns(now);

@@ -285,7 +285,7 @@ impl Iperf3Driver {
         socket
             .send(&udp::UdpHello::Little.to_bytes())
             .map_err(failed)?;
-        let until = clock::now() + SETUP_TIMEOUT_NS;
+        let until = clock::now() + SETUP_TIMEOUT_NS + self.control.path_delay_ns(false);
         let mut buffer = [0; 64];
         while clock::now() < until {
             self.check_stop(stop)?;
@@ -323,6 +323,11 @@ impl Iperf3Driver {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the end message follows datagrams of this end.
+    fn has_sent_datagrams(&self) -> bool {
+        self.finished && self.params.protocol == Iperf3Transport::Udp
     }
 
     /// Receives and sends control messages; returns true when flows are to be opened.
@@ -389,8 +394,10 @@ impl Iperf3Driver {
                 .send_results(local_results, now)
                 .map_err(|error| protocol_error(peer, error))?;
         }
-        machine
-            .check_deadline(now)
+        // A message and its reply wait in the queues of the path.
+        let path_ns = self.control.path_delay_ns(self.has_sent_datagrams());
+        self.machine
+            .check_deadline(now.saturating_sub(path_ns))
             .map_err(|error| protocol_error(peer, error))?;
         self.flush_control()?;
         if !open && !self.done {
@@ -411,7 +418,7 @@ impl ClientProtocol for Iperf3Driver {
         if let Some(last) = self.last_flow.take() {
             self.announce(&last, stop)?;
         }
-        let until = now + 2 * SETUP_TIMEOUT_NS;
+        let until = now + 2 * SETUP_TIMEOUT_NS + self.control.path_delay_ns(false);
         while !self.running && clock::now() < until {
             self.check_stop(stop)?;
             self.poll_control(clock::now())?;
@@ -463,6 +470,10 @@ impl ClientProtocol for Iperf3Driver {
 
     fn readable_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.control.readable_fds()
+    }
+
+    fn path_delay_ns(&self) -> Nanos {
+        self.control.path_delay_ns(self.has_sent_datagrams())
     }
 
     fn remote_report(&self) -> RemoteReport {

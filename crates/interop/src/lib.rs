@@ -188,6 +188,11 @@ trait ClientProtocol {
         None
     }
 
+    /// Returns the time by which the server's messages may be late because of the queues of the path.
+    fn path_delay_ns(&self) -> Nanos {
+        0
+    }
+
     /// Returns name and version of the remote program.
     fn agent(&self) -> String;
 }

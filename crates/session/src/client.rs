@@ -14,7 +14,7 @@ use linerate_protocol::control::{
 use linerate_record::event::EventKind;
 use linerate_record::facts::Role;
 use linerate_record::ids::CaveatId;
-use linerate_record::plan::{Direction, PerEnd, Plan, RunKind};
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, Record};
 use linerate_record::stack::ControlPath;
 use linerate_sys::{clock, fd_table};
@@ -248,6 +248,10 @@ impl Client {
             cpus: Some(thread_plan.cpus.clone()),
             threads: Some(thread_plan.thread_count()),
         })?;
+        // Of the server the heartbeats of the client show the same.
+        if plan.protocol == TransportProtocol::Udp && plan.has_direction(Direction::Send) {
+            control.expect_send_queue();
+        }
         let results = Coordinator {
             role: Role::Client,
             plan: Arc::clone(&plan),

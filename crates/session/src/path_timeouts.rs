@@ -1,7 +1,10 @@
 //! Time-outs that follow from the round-trip time of the path.
 
+use std::os::fd::AsRawFd;
+
 use linerate_record::plan::{Plan, RunKind};
 use linerate_sys::clock::Nanos;
+use linerate_sys::socket::{read_tcp_info, read_unacknowledged_bytes};
 
 /// Shortest time-out of a response that no option sets (RFC 6298 section 2.4).
 pub const MIN_RESPONSE_TIMEOUT_NS: Nanos = 1_000_000_000;
@@ -25,6 +28,25 @@ pub fn resolve_response_timeout(plan: &mut Plan, rtt_ns: Option<Nanos>) {
         plan.response_timeout_ns
             .get_or_insert(response_timeout_ns(rtt_ns.unwrap_or(0)));
     }
+}
+
+/// Longest wait for a queue that no reading shows: 1 MB, as modems have, at 200 kb/s.
+const HIDDEN_QUEUE_NS: Nanos = 45_000_000_000;
+
+/// Returns the time by which a reply on a connection may be late because of the queues of its path;
+/// 0 for another socket.
+///
+/// It is what TCP allows a round trip (RFC 6298 section 2.3: its time-out without the doubling), as
+/// far as acknowledgements have arrived. While none arrives for what this end said, a queue that it
+/// has filled with datagrams (`sends_datagrams`) cannot be told from a dead path.
+#[must_use]
+pub fn path_delay_ns(connection: &impl AsRawFd, sends_datagrams: bool) -> Nanos {
+    let allowed = read_tcp_info(connection).map_or(0, |info| {
+        (u64::from(info.rtt_us) + 4 * u64::from(info.rtt_variation_us)) * 1_000
+    });
+    let is_unheard =
+        sends_datagrams && read_unacknowledged_bytes(connection).is_ok_and(|bytes| bytes > 0);
+    allowed.max(if is_unheard { HIDDEN_QUEUE_NS } else { 0 })
 }
 
 #[cfg(test)]

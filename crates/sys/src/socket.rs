@@ -406,7 +406,8 @@ pub struct TcpInfo {
 }
 
 /// Returns the payload of a connection that the peer has not acknowledged, in bytes (SIOCOUTQ). The
-/// end of the stream counts as one byte.
+/// end of the stream counts as one byte. Of a datagram socket: the memory of the datagrams that no
+/// device has sent yet.
 ///
 /// # Errors
 /// Errors of the ioctl: not a connection.
