@@ -24,6 +24,7 @@ use linerate_workload::framing::Framing;
 
 use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
+use super::other_sender::OtherSenderWatch;
 use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, protocol_error};
 use super::{ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection};
 
@@ -256,6 +257,7 @@ impl Iperf3Driver {
         if self.params.protocol != Iperf3Transport::Udp {
             return socket.write_all(&self.cookie.to_wire()).map_err(failed);
         }
+        let watch = OtherSenderWatch::open(socket);
         socket
             .send(&udp::UdpHello::Little.to_bytes())
             .map_err(failed)?;
@@ -275,7 +277,7 @@ impl Iperf3Driver {
                 return Ok(());
             }
         }
-        Err(SessionError::UdpBlocked { address: self.peer })
+        Err(watch.explain(peer, SessionError::UdpBlocked { address: peer }))
     }
 
     fn wait_control(&self, milliseconds: u64) -> Result<(), SessionError> {

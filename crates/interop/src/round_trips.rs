@@ -10,6 +10,7 @@ use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
 
 use super::flow_socket::FlowSocket;
+use super::other_sender::OtherSenderWatch;
 use super::setup_context::{SetupContext, flow_open_error};
 use super::{ClientProtocol, ConnectedFlow, PlanRejection, first_rejection};
 
@@ -85,6 +86,7 @@ fn probe_responder(
     is_reply: &dyn Fn(&[u8]) -> bool,
 ) -> Result<(), SessionError> {
     let remote: SocketAddr = context.remote;
+    let watch = OtherSenderWatch::open(socket);
     let mut buffer = vec![0; 1 << 16];
     for _ in 0..PROBE_ATTEMPTS {
         socket
@@ -100,7 +102,8 @@ fn probe_responder(
             }
         }
     }
-    Err(context.udp_timeout(PROBE_TIMEOUT_NS * Nanos::from(PROBE_ATTEMPTS)))
+    let timeout = context.udp_timeout(PROBE_TIMEOUT_NS * Nanos::from(PROBE_ATTEMPTS));
+    Err(watch.explain(remote, timeout))
 }
 
 impl ClientProtocol for RequestDriver {

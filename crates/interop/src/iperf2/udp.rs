@@ -12,6 +12,7 @@ use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
 
 use super::super::flow_socket::FlowSocket;
+use super::super::other_sender::OtherSenderWatch;
 use super::super::setup_context::{SetupContext, flow_open_error, protocol_error};
 use super::super::{ClientProtocol, ConnectedFlow};
 use super::{duplicate_socket, layout_name, settings, wall_ahead_ns};
@@ -36,6 +37,8 @@ struct Iperf2UdpDriver {
 struct Iperf2ClientFlow {
     id: u32,
     socket: FlowSocket,
+    /// Watch for the request or the report of the first flow.
+    watch: Option<OtherSenderWatch>,
     machine: Iperf2UdpClient,
     datagram: Vec<u8>,
     deadline_ns: Option<Nanos>,
@@ -75,6 +78,7 @@ pub fn open_udp(
         });
         let mut flow = Iperf2ClientFlow {
             id,
+            watch: (id == 1).then(|| OtherSenderWatch::open(&socket)),
             socket,
             machine,
             datagram: template,
@@ -123,9 +127,18 @@ impl Iperf2ClientFlow {
                     }
                 }
                 Iperf2ClientAction::End | Iperf2ClientAction::Idle => {
-                    return Err(context.udp_timeout(2_000_000_000));
+                    let timeout = context.udp_timeout(2_000_000_000);
+                    return Err(self.explain(context.remote, timeout));
                 }
             }
+        }
+    }
+
+    /// Returns the error for replies from another address, or `otherwise` if there were none.
+    fn explain(&self, remote: SocketAddr, otherwise: SessionError) -> SessionError {
+        match &self.watch {
+            Some(watch) => watch.explain(remote, otherwise),
+            None => otherwise,
         }
     }
 
@@ -177,7 +190,11 @@ impl ClientProtocol for Iperf2UdpDriver {
             flow.machine.expects_report() && flow.machine.report().is_none()
         };
         if self.finished && self.flows.iter().all(lacks_report) {
-            return Err(protocol_error(self.peer, NO_REPORT));
+            let no_report = protocol_error(self.peer, NO_REPORT);
+            return Err(match self.flows.first() {
+                Some(flow) => flow.explain(self.peer, no_report),
+                None => no_report,
+            });
         }
         Ok(())
     }
