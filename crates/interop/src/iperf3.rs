@@ -71,13 +71,6 @@ fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
             "iperf3 takes whole seconds",
         ),
         (
-            plan.duration_ns
-                .is_some_and(|time| !time.is_multiple_of(1_000_000_000))
-                && plan.has_direction(Direction::Receive),
-            "-t",
-            "iperf3's server counts whole seconds",
-        ),
-        (
             plan.pace.burst.is_some() && plan.has_direction(Direction::Receive),
             "-b RATE/BURST with -R",
             "iperf3's bursts are counted in blocks; a size in bytes cannot be sent to it",
