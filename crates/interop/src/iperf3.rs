@@ -25,6 +25,7 @@ use linerate_workload::framing::Framing;
 use self::finish::ServerPauses;
 use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
+use super::other_sender::OtherSenderWatch;
 use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, protocol_error};
 use super::{ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection};
 
@@ -69,13 +70,6 @@ fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
             !plan.omit_ns.is_multiple_of(1_000_000_000),
             "-O",
             "iperf3 takes whole seconds",
-        ),
-        (
-            plan.duration_ns
-                .is_some_and(|time| !time.is_multiple_of(1_000_000_000))
-                && plan.has_direction(Direction::Receive),
-            "-t",
-            "iperf3's server counts whole seconds",
         ),
         (
             plan.pace.burst.is_some() && plan.has_direction(Direction::Receive),
@@ -282,6 +276,7 @@ impl Iperf3Driver {
         if self.params.protocol != Iperf3Transport::Udp {
             return socket.write_all(&self.cookie.to_wire()).map_err(failed);
         }
+        let watch = OtherSenderWatch::open(socket);
         socket
             .send(&udp::UdpHello::Little.to_bytes())
             .map_err(failed)?;
@@ -301,7 +296,7 @@ impl Iperf3Driver {
                 return Ok(());
             }
         }
-        Err(SessionError::UdpBlocked { address: self.peer })
+        Err(watch.explain(peer, SessionError::UdpBlocked { address: peer }))
     }
 
     fn wait_control(&self, milliseconds: u64) -> Result<(), SessionError> {

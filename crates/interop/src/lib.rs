@@ -22,6 +22,7 @@ mod control_adapter;
 mod control_socket;
 mod detect;
 mod flow_socket;
+mod other_sender;
 mod probe_sockets;
 mod report_command;
 mod round_trips;

@@ -11,6 +11,7 @@ use linerate_workload::framing::Framing;
 use linerate_workload::probes::RESPONDER_PROBES;
 
 use super::flow_socket::FlowSocket;
+use super::other_sender::OtherSenderWatch;
 use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, flow_open_error};
 use super::{ClientProtocol, ConnectedFlow, PlanRejection, first_rejection};
 
@@ -99,6 +100,7 @@ fn probe_responder(
     probe: ResponderProbe,
 ) -> Result<Nanos, SessionError> {
     let remote: SocketAddr = context.remote;
+    let watch = OtherSenderWatch::open(socket);
     let mut buffer = vec![0; 1 << 16];
     let mut sent = Vec::new();
     let end_ns = clock::now() + SETUP_TIMEOUT_NS;
@@ -127,7 +129,7 @@ fn probe_responder(
             }
         }
     }
-    Err(context.udp_timeout(SETUP_TIMEOUT_NS))
+    Err(watch.explain(remote, context.udp_timeout(SETUP_TIMEOUT_NS)))
 }
 
 impl ClientProtocol for RequestDriver {

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::command_line::shell_quote;
 use crate::plan::SchedPolicy;
 use crate::stack::StackFacts;
 
@@ -83,6 +84,9 @@ pub struct CpuFacts {
     pub model: Option<String>,
     /// Processors that this process may use (its affinity mask).
     pub usable: Option<u32>,
+    /// Smallest quota of processor time of this process's cgroups; absent without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<CpuQuota>,
     /// Logical processors online.
     pub logical: Option<u32>,
     /// Physical cores online.
@@ -112,6 +116,37 @@ pub struct CpuFacts {
     pub idle_states: Vec<IdleState>,
     /// CPU mitigations by vulnerability, without those that do not affect the processor.
     pub mitigations: BTreeMap<String, String>,
+}
+
+/// Quota of processor time of a cgroup. When it is used up, all threads of the cgroup stop until the
+/// next period.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CpuQuota {
+    /// Processor time per period, ns.
+    pub quota_ns: u64,
+    /// Period, ns.
+    pub period_ns: u64,
+    /// File that sets the quota.
+    pub file: String,
+}
+
+impl CpuQuota {
+    /// Returns the quota in processors: 0.5 is half the time of one.
+    #[must_use]
+    pub fn cpus(&self) -> f64 {
+        self.quota_ns as f64 / self.period_ns.max(1) as f64
+    }
+
+    /// Returns the command that removes the quota.
+    #[must_use]
+    pub fn lift_command(&self) -> String {
+        let no_limit = match self.file.ends_with("cpu.max") {
+            true => "max",
+            false => "-1",
+        };
+        format!("echo {no_limit} > {}", shell_quote(&self.file))
+    }
 }
 
 /// An idle state of a processor.

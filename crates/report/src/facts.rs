@@ -184,6 +184,7 @@ fn processors(host: &HostFacts) -> FactValue {
         cpu.usable
             .filter(|_| cpu.usable != cpu.logical)
             .map(|n| format!("{n} usable")),
+        (cpu.quota.as_ref()).map(|quota| format!("quota of {:.2}", quota.cpus())),
         cpu.cores.map(|n| count_of(n.into(), "core")),
         cpu.sockets.map(|n| count_of(n.into(), "socket")),
         cpu.numa_nodes.map(|n| count_of(n.into(), "NUMA node")),

@@ -29,9 +29,10 @@ use std::time::Duration;
 use linerate_host::processor_time::{
     machine_time_since, processor_times_since, read_machine_time, read_processor_times,
 };
+use linerate_host::snapshot::cpu_quota::read_cpu_throttling;
 use linerate_host::steal::StealTicks;
 use linerate_protocol::control::{EndResults, StopRun as StopFrame};
-use linerate_record::cost::{MachineTime, ProcessorTime};
+use linerate_record::cost::{CpuThrottling, MachineTime, ProcessorTime};
 use linerate_record::event::EventKind;
 use linerate_record::facts::{HostFacts, Role};
 use linerate_record::ids::CaveatId;
@@ -176,9 +177,9 @@ struct RunState<'a> {
     call_tally: Option<CallStats>,
     thread_costs: WorkerCosts,
     /// CPU time of the machine at the start.
-    machine_at_start: (Option<MachineTime>, Vec<ProcessorTime>),
+    machine_at_start: MachineCounters,
     /// CPU time of the machine when the last thread ended: later time is not part of the run.
-    machine_at_end: Option<(Option<MachineTime>, Vec<ProcessorTime>)>,
+    machine_at_end: Option<MachineCounters>,
     /// End time of the last thread.
     workers_ended_ns: Nanos,
     steal_ticks: Option<StealTicks>,
@@ -197,9 +198,22 @@ struct RunState<'a> {
     woken_at_end: bool,
 }
 
-/// Returns the machine's CPU time since boot, in total and by CPU.
-fn machine_time() -> (Option<MachineTime>, Vec<ProcessorTime>) {
-    (read_machine_time(), read_processor_times())
+/// Counters of the machine's CPU time since boot.
+#[derive(Clone)]
+struct MachineCounters {
+    machine: Option<MachineTime>,
+    processors: Vec<ProcessorTime>,
+    throttling: Option<CpuThrottling>,
+}
+
+impl MachineCounters {
+    fn read() -> Self {
+        Self {
+            machine: read_machine_time(),
+            processors: read_processor_times(),
+            throttling: read_cpu_throttling(),
+        }
+    }
 }
 
 impl Coordinator<'_> {
@@ -239,7 +253,7 @@ impl Coordinator<'_> {
             .max(netstack.and_then(thread_schedule::real_time_priority))
             .and_then(PriorityBoost::above);
         let threads = WorkerCosts::new(&self.ready.workers, start_ns);
-        let machine = machine_time();
+        let machine = MachineCounters::read();
         self.ready.cancel_guard.barrier().start_all(run_clock);
         let mut run = RunState {
             run_clock,
@@ -684,7 +698,7 @@ impl RunState<'_> {
                 .iter()
                 .all(WorkerHandle::is_finished)
         {
-            self.machine_at_end = Some(machine_time());
+            self.machine_at_end = Some(MachineCounters::read());
         }
     }
 
@@ -712,7 +726,11 @@ impl RunState<'_> {
                 ),
             ));
         }
-        let (machine, processors) = self.machine_at_end.clone().unwrap_or_else(machine_time);
+        let before = &self.machine_at_start;
+        let now = self
+            .machine_at_end
+            .clone()
+            .unwrap_or_else(MachineCounters::read);
         ResultBuilder {
             role: self.coordinator.role,
             plan: &self.coordinator.plan,
@@ -729,9 +747,11 @@ impl RunState<'_> {
                 .coordinator
                 .memory
                 .cost(self.coordinator.role, self.coordinator.ready.flows.len()),
-            machine: (machine.zip(self.machine_at_start.0))
+            throttling: (now.throttling.zip(before.throttling))
+                .map(|(now, before)| now.since(&before)),
+            machine: (now.machine.zip(before.machine))
                 .map(|(now, before)| machine_time_since(&now, &before)),
-            cpu_times: processor_times_since(&processors, &self.machine_at_start.1),
+            cpu_times: processor_times_since(&now.processors, &before.processors),
             workers_ended_ns: self.workers_ended_ns,
             thread_usage: self.thread_usage,
             call_tally: self.call_tally.as_ref(),

@@ -81,6 +81,9 @@ pub enum SessionError {
     /// TCP reaches the server, UDP does not.
     #[error("{address}: UDP does not get through, while TCP does")]
     UdpBlocked { address: SocketAddr },
+    /// Replies come from an address that was not requested.
+    #[error("{address}: its replies come from {from}")]
+    OtherSender { address: SocketAddr, from: IpAddr },
     /// No response to requests to a multicast group.
     #[error("{group}: no response to requests to the group, while the control connection works")]
     NoGroupResponse {
@@ -258,6 +261,7 @@ impl SessionError {
             | Self::NoReply { .. }
             | Self::NoDatagram { .. }
             | Self::UdpBlocked { .. }
+            | Self::OtherSender { .. }
             | Self::NoGroupResponse { .. }
             | Self::Protocol { .. }
             | Self::PeerBusy { .. }
@@ -293,6 +297,7 @@ impl SessionError {
                 | Self::NoNeighbor { .. }
                 | Self::NoReply { .. }
                 | Self::NoDatagram { .. }
+                | Self::OtherSender { .. }
                 | Self::PeerFailed { .. }
                 // A host without IPv6 has no socket of it, and no local address.
                 | Self::System { .. }
@@ -448,6 +453,15 @@ impl SessionError {
                 format!(
                     "open UDP port {} in the firewalls on the path, or measure TCP (without -u)",
                     address.port()
+                ),
+            ),
+            Self::OtherSender { address, from } => ErrorReport::new(
+                format!("its replies over UDP come from another address, {from}"),
+                address.to_string(),
+                format!(
+                    "measure to {from}, or let the program there reply from the address of the request (bind \
+                     it to {})",
+                    address.ip()
                 ),
             ),
             Self::NoGroupResponse { group, loopback } => {
