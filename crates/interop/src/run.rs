@@ -364,6 +364,7 @@ fn run_attempt(
     test.dropped_intervals = results.intervals_omitted;
     test.remote_report = driver.remote_report();
     test.acknowledged = driver.acknowledged();
+    test.counted_from_ns = results.counted_from_ns;
     test.failure = results.failure.or(broken);
     if let Some(remote_message) = driver.remote_error().filter(|_| test.failure.is_none()) {
         test.local_results.caveats.push(Caveat::new(

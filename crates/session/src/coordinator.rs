@@ -142,6 +142,8 @@ pub struct RunResults {
     pub timestamps: Option<Box<TimestampPass>>,
     /// Stopped early by a user at either end.
     pub interrupted: bool,
+    /// Time from which this end counted.
+    pub counted_from_ns: Nanos,
     /// A flow of this end broke because the other end has no open port for it.
     pub connection_refused: bool,
     /// Error that ended the run before the exchange of results.
@@ -824,6 +826,7 @@ impl RunState<'_> {
             intervals,
             intervals_omitted,
             interrupted: self.exchange.interrupted,
+            counted_from_ns: self.counted_from_ns,
             connection_refused,
             failure,
         }
