@@ -249,7 +249,11 @@ impl Client {
             threads: Some(thread_plan.thread_count()),
         })?;
         // Of the server the heartbeats of the client show the same.
-        if plan.protocol == TransportProtocol::Udp && plan.has_direction(Direction::Send) {
+        // Requests that wait for their responses make no queue.
+        if plan.kind == RunKind::Throughput
+            && plan.protocol == TransportProtocol::Udp
+            && plan.has_direction(Direction::Send)
+        {
             control.expect_send_queue();
         }
         let results = Coordinator {
