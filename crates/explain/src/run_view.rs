@@ -25,6 +25,7 @@ pub(crate) use unaccounted_loss::{
     UNNECESSARY_PART,
 };
 
+use linerate_record::cost::CpuThrottling;
 use linerate_record::facts::{HostFacts, InterfaceFacts, Role};
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::{
@@ -199,6 +200,20 @@ impl<'a> RunView<'a> {
     #[must_use]
     pub fn cpu(&self, role: Role) -> Option<&'a CpuCost> {
         cpu(self.record, role)
+    }
+
+    /// Returns the stops by a CPU quota of an end; `None` without a quota.
+    #[must_use]
+    pub fn throttling(&self, role: Role) -> Option<CpuThrottling> {
+        let record = self.record;
+        let forward = || record.forward.as_ref()?.throttling;
+        let generate = || record.generate.as_ref()?.throttling;
+        match record.plan.kind {
+            RunKind::Forward | RunKind::Generate if role == Role::Client => {
+                forward().or_else(generate)
+            }
+            _ => self.cpu(role)?.throttling,
+        }
     }
 
     /// Returns true if both ends ran on one machine, as far as the record shows.

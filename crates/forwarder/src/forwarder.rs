@@ -11,6 +11,7 @@ use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{
     PortError, PortUrl, QueueCounters, QueueTotals, RxDestination, RxQueue, memory_plan,
 };
+use linerate_record::cost::CpuThrottling;
 use linerate_record::forward::{
     ForwardCore, ForwardFigures, ForwardStream, FrameMemory, IdleStrategy, StreamRoute,
 };
@@ -32,6 +33,7 @@ use super::worker::{
     AssignedStream, ForwardTask, ForwardTaskResult, StartBarrierGuard, StreamResult, WorkerControl,
 };
 use linerate_host::numa::NumaPlacement;
+use linerate_host::snapshot::cpu_quota::read_cpu_throttling;
 use linerate_port::FrameRunError;
 use linerate_sys::spawn::spawn_all;
 
@@ -100,6 +102,7 @@ struct ActiveRun {
     threads: Vec<(Arc<WorkerControl>, JoinHandle<Option<ForwardTaskResult>>)>,
     /// Totals of the ports at the start.
     totals_at_start: Vec<PortTotals>,
+    throttling_at_start: Option<CpuThrottling>,
     /// Totals of the ports at the last clear in the run.
     totals_at_clear: Option<Vec<PortTotals>>,
     streams: Vec<StreamBaseline>,
@@ -477,6 +480,7 @@ impl Forwarder {
             routes: routes.clone(),
             threads: Vec::new(),
             totals_at_start: ports,
+            throttling_at_start: read_cpu_throttling(),
             totals_at_clear: None,
             frames_to_prime: settings.first_frames().saturating_mul(streams.len() as u64),
             streams,
@@ -705,6 +709,9 @@ impl Forwarder {
             memory: Some(self.memory_figures()),
             flushed: running.flushed,
             primed,
+            throttling: read_cpu_throttling()
+                .zip(running.throttling_at_start)
+                .map(|(now, at_start)| now.since(&at_start)),
         };
         let since_cleared = running.totals_at_clear.map(|cleared| ForwardFigures {
             ports: self.port_records(&cleared, running.bit_rates.as_ref()),

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use linerate_host::snapshot;
 use linerate_port::caveats::peer_outage_caveat;
 use linerate_port::{PortError, PortUrl, QueueTotals};
+use linerate_record::cost::CpuThrottling;
 use linerate_record::facts::Role;
 use linerate_record::forward::{ForwardFigures, ForwardPlan, IdleStrategy, StreamRoute};
 use linerate_record::ids::{CaveatId, LossPoint};
@@ -379,8 +380,9 @@ fn caveats(settings: &ForwardSettings, run_result: &ForwardRun) -> Vec<Caveat> {
         caveats.push(Caveat::new(
             CaveatId::CoreDisturbed,
             format!(
-                "the forwarding thread ran for {:.0} % of the time; other threads used its CPU",
-                min_share * 100.0
+                "the forwarding thread ran for {:.0} % of the time; {}",
+                min_share * 100.0,
+                CpuThrottling::lost_time_reason(run_result.figures.throttling.as_ref())
             ),
         ));
     }

@@ -3,6 +3,7 @@
 use linerate_host::snapshot;
 use linerate_packet::template::MIN_FRAME_WITH_FCS;
 use linerate_port::caveats::no_peer_caveat;
+use linerate_record::cost::CpuThrottling;
 use linerate_record::facts::Role;
 use linerate_record::generate::{GeneratePlan, TemplatePlan};
 use linerate_record::ids::CaveatId;
@@ -278,9 +279,10 @@ pub fn caveats(settings: &GeneratorSettings, run: &GeneratorRun) -> Vec<Caveat> 
         caveats.push(Caveat::new(
             CaveatId::CoreDisturbed,
             format!(
-                "the polling thread ran for {:.0} % of the time; other threads used its CPU, and frames \
-                 were sent and received late",
-                run.disturbance.core_share * 100.0
+                "the polling thread ran for {:.0} % of the time; {}, and frames were sent and received \
+                 late",
+                run.disturbance.core_share * 100.0,
+                CpuThrottling::lost_time_reason(figures.throttling.as_ref())
             ),
         ));
     }

@@ -7,6 +7,7 @@ use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use linerate_host::snapshot::cpu_quota::read_cpu_throttling;
 use linerate_host::steal::StealTicks;
 use linerate_packet::template::{MAC_BYTES, MAX_FLOW_GROUPS, TagLayout, Template};
 use linerate_port::{
@@ -344,6 +345,7 @@ pub fn run(
         shared.stop_with_error(error);
     }
     let totals_before = ports.counters();
+    let throttling_at_start = read_cpu_throttling();
     let carriers = ports.carriers();
     let facts = GeneratorFacts {
         intended_fps: rate,
@@ -484,6 +486,9 @@ pub fn run(
         }
     };
     let (mut figures, delays) = figures(&times, sent, frame_bytes, &totals_moved, received);
+    figures.throttling = read_cpu_throttling()
+        .zip(throttling_at_start)
+        .map(|(now, at_start)| now.since(&at_start));
     figures.unsent = unsent;
     figures.short_transmits = rejected_polls;
     figures.flows_per_entry = flows.div_ceil(u32::from(flow_groups));

@@ -134,6 +134,19 @@ pub struct CpuThrottling {
 }
 
 impl CpuThrottling {
+    /// Returns why polling threads had less than their CPUs: the quota if it stopped them, or other
+    /// threads.
+    #[must_use]
+    pub fn lost_time_reason(throttling: Option<&Self>) -> String {
+        match throttling {
+            Some(stops) if stops.throttled_periods > 0 => format!(
+                "the CPU quota was used up in {} of {} periods",
+                stops.throttled_periods, stops.periods
+            ),
+            _ => "other threads ran there".to_owned(),
+        }
+    }
+
     /// Returns the difference to an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
@@ -338,6 +351,21 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_quota_that_stopped_threads_is_the_reason() {
+        let stops = |throttled_periods| CpuThrottling {
+            periods: 20,
+            throttled_periods,
+            throttled_ns: 0,
+        };
+        let reason = CpuThrottling::lost_time_reason;
+        let quota = "the CPU quota was used up in 18 of 20 periods";
+        assert_eq!(reason(Some(&stops(18))), quota);
+        for throttling in [None, Some(stops(0))] {
+            assert_eq!(reason(throttling.as_ref()), "other threads ran there");
+        }
+    }
 
     #[test]
     fn fairness_of_known_shares() {

@@ -8,6 +8,7 @@ use linerate_stats::units::parse_duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cost::CpuThrottling;
 use crate::ids::{SearchEnd, StoredId};
 
 /// Mapping from the port that receives a frame to the port that sends it.
@@ -211,6 +212,9 @@ pub struct ForwardFigures {
     pub flushed: u64,
     /// Frames that `tx_first` put into circulation, all streams.
     pub primed: u64,
+    /// Stops by a quota of processor time during the run; absent without a quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttling: Option<CpuThrottling>,
 }
 
 impl ForwardFigures {

@@ -12,6 +12,7 @@ use linerate_stats::units::{BitRate, parse_count, parse_fraction};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::cost::CpuThrottling;
 use crate::forward::XdpFacts;
 
 /// Bytes of the Ethernet FCS, included in frame sizes but not visible to programs (IEEE 802.3).
@@ -440,6 +441,9 @@ pub struct GenerateFigures {
     /// Figures of the receiving port.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub receive: Option<GeneratorPort>,
+    /// Stops by a quota of processor time during the run; absent without a quota.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttling: Option<CpuThrottling>,
 }
 
 /// Figures of a flow, or of a group of flows.

@@ -397,7 +397,8 @@ impl ResultBuilder<'_> {
         if !all_spin || wait != WaitMode::Spin || self.thread_count == 0 {
             return None;
         }
-        let share = self.cpu_cost().share / self.thread_count as f64;
+        let cost = self.cpu_cost();
+        let share = cost.share / self.thread_count as f64;
         // CPU time that a thread yields is not taken by others.
         let min_share = MIN_SPINNING_SHARE
             - if self.plan.round_trip.rt_yield {
@@ -409,8 +410,9 @@ impl ResultBuilder<'_> {
             Caveat::new(
                 CaveatId::CrowdedCores,
                 format!(
-                    "the {name}'s spinning threads had {} of a CPU each: other threads ran there",
-                    format_share(share)
+                    "the {name}'s spinning threads had {} of a CPU each: {}",
+                    format_share(share),
+                    CpuThrottling::lost_time_reason(cost.throttling.as_ref())
                 ),
             )
         })

@@ -65,7 +65,9 @@ impl Rule for QuotaLimit {
                 "Raise the quota, or remove it: `cpu.max`, `cpu.cfs_quota_us`; `docker run --cpus`, \
                  Kubernetes `limits.cpu`, systemd `CPUQuota=`."
                     .into(),
-                "Let both ends block (`--wait block`): spinning uses up the quota.".into(),
+                "Let both ends block (`--wait block`), or idle forwarding threads sleep (`--idle \
+                 sleep:50us`): spinning uses up the quota."
+                    .into(),
             ],
             wrong_when: vec!["another program of the cgroup used up the quota".into()],
             ..CauseReference::cause()
@@ -82,7 +84,7 @@ impl Rule for QuotaLimit {
 
 impl QuotaLimit {
     fn evaluate_end(&self, run: &RunView<'_>, role: Role) -> Option<Finding> {
-        let throttling = run.cpu(role)?.throttling?;
+        let throttling = run.throttling(role)?;
         let cpu = &run.host(role)?.cpu;
         let quota = cpu.quota.as_ref()?;
         let wall_ns = run.record.summary.duration_ns.filter(|&ns| ns > 0)? as f64;
@@ -133,10 +135,20 @@ impl QuotaLimit {
                 "ns",
                 format!("{end} {}", quota.file),
             )
-            .remedy(
-                "raise the quota or remove it (container: its CPU limit); until then let both ends \
-                 block (--wait block), because spinning uses up the quota",
-            )
+            .remedy(match run.plan.kind {
+                RunKind::Forward => {
+                    "raise the quota or remove it (container: its CPU limit); until then let idle \
+                     threads sleep (--idle sleep:50us), because polling uses up the quota"
+                }
+                RunKind::Generate => {
+                    "raise the quota or remove it (container: its CPU limit): a generator polls all \
+                     of the time"
+                }
+                _ => {
+                    "raise the quota or remove it (container: its CPU limit); until then let both \
+                     ends block (--wait block), because spinning uses up the quota"
+                }
+            })
             .command(run.command_at(role, &quota.lift_command()))
             .gain(
                 Some(1.0 / (1.0 - share)),
