@@ -14,6 +14,7 @@ mod errors;
 mod experiments;
 mod help;
 mod latency;
+mod quota;
 mod runs;
 mod sweep;
 mod tui;
