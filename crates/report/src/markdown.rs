@@ -144,7 +144,8 @@ pub fn render_experiment(result: &ExperimentResult, set: &RunSet) -> String {
     }
     let tables = result.tables.iter();
     let grids = tables.map(|table| crate::experiment::build_table(result, table));
-    for grid in grids.chain(crate::experiment::published_tables(result)) {
+    let grids = grids.chain(crate::experiment::published_tables(result));
+    for grid in grids.filter(|grid| !grid.folded && !grid.rows.is_empty()) {
         let headings: Vec<String> = grid.headings.iter().map(|text| escape_cell(text)).collect();
         let rows: Vec<Vec<String>> = grid
             .rows
