@@ -596,6 +596,35 @@ mod tests {
     }
 
     #[test]
+    fn untested_rows_and_details_are_folded() {
+        let grid = |rows: &[&str], folded| ResultTable {
+            title: "Packets".to_owned(),
+            headings: vec!["place".to_owned(), "pps".to_owned()],
+            label_columns: 1,
+            rows: (rows.iter())
+                .map(|row| vec![(*row).to_owned(), "1 /s".to_owned()])
+                .collect(),
+            untested_rows: vec![vec!["processes".to_owned(), "not tested".to_owned()]],
+            folded,
+        };
+        let shown = table_section(&grid(&["rings"], false));
+        let (before, after) = shown.split_once("<details>").expect("a fold");
+        assert!(
+            before.contains("rings") && !before.contains("processes"),
+            "{shown}"
+        );
+        assert!(
+            after.contains("1 row not tested") && after.contains("processes"),
+            "{shown}"
+        );
+        let folded = table_section(&grid(&["rings"], true));
+        assert!(
+            folded.starts_with("<section>\n<details><summary>Packets"),
+            "{folded}"
+        );
+    }
+
+    #[test]
     fn interval_and_change_are_below_the_figure() {
         for (cell, value, below) in [
             ("23.5 Mb/s, up 71x", "23.5 Mb/s", &["up 71x"][..]),

@@ -132,3 +132,43 @@ pub(super) fn render_experiment(result: &ExperimentResult, style: &TextStyle) ->
     blocks.retain(|block| !block.is_empty());
     blocks.join("\n\n")
 }
+
+#[cfg(test)]
+mod tests {
+    use linerate_record::experiment::ExpectedShape;
+
+    use super::*;
+
+    fn shape(state: ShapeState, measured: &str, conclusion: &str) -> ExpectedShape {
+        ExpectedShape {
+            description: "each hop adds latency".to_owned(),
+            rule: "slope(trip over hops) > 0".to_owned(),
+            state,
+            measured: measured.to_owned(),
+            conclusion: conclusion.to_owned(),
+            caveats: Vec::new(),
+            why: String::new(),
+        }
+    }
+
+    #[test]
+    fn conclusions_stand_in_place_of_rules_and_untested_shapes_are_counted() {
+        let result = ExperimentResult {
+            shapes: vec![
+                shape(ShapeState::Holds, "464 ns > 0 ns", "each hop adds 464 ns"),
+                shape(ShapeState::Holds, "464 ns > 0 ns", ""),
+                shape(ShapeState::Untested, "needs 4 CPUs", ""),
+                shape(ShapeState::Untested, "needs 4 CPUs", ""),
+            ],
+            ..ExperimentResult::default()
+        };
+        let text = render_experiment(&result, &TextStyle::PLAIN);
+        for line in [
+            "agrees: each hop adds 464 ns",
+            "agrees: each hop adds latency (464 ns > 0 ns)",
+            "not tested: 2 expectations (needs 4 CPUs)",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+    }
+}
