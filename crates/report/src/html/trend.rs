@@ -71,8 +71,8 @@ pub(super) fn trend_section(trend: &FigureTrend) -> String {
     let last = (trend.points.iter()).map(|point| point.started).max();
     let span = last.map_or(0, |last| last.as_second() - first.started.as_second());
     let (unit_name, unit_seconds) = match span {
-        ..7_200 => ("minutes", 60.0),
-        ..172_800 => ("hours", 3_600.0),
+        span if span < 7_200 => ("minutes", 60.0),
+        span if span < 172_800 => ("hours", 3_600.0),
         _ => ("days", 86_400.0),
     };
     let elapsed =
