@@ -16,6 +16,8 @@ mod gains;
 mod netstack;
 #[path = "bank/processors.rs"]
 mod processors;
+#[path = "bank/records.rs"]
+mod records;
 #[path = "bank/references.rs"]
 mod references;
 #[path = "bank/rules.rs"]
@@ -24,77 +26,13 @@ mod rules;
 mod settings;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::path::PathBuf;
 
-use confusion_matrix::{ConfusionMatrix, HEALTHY, bank_dir};
+use confusion_matrix::{ConfusionMatrix, HEALTHY};
 use linerate_record::finding::Finding;
 use linerate_record::ids::CauseId;
 use linerate_record::record::Record;
+use records::{made_record, put_at_pointer, read_documents};
 use serde_json::{Value, json};
-
-fn read_documents(name: &str) -> Vec<(String, Value)> {
-    let entries = fs::read_dir(bank_dir(name)).expect("the bank");
-    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("a file").path()).collect();
-    files.retain(|file| {
-        file.extension()
-            .is_some_and(|extension| extension == "json")
-    });
-    files.sort();
-    let read = |file: PathBuf| {
-        let text = fs::read_to_string(&file).expect("readable");
-        let name = file
-            .file_stem()
-            .expect("a name")
-            .to_string_lossy()
-            .into_owned();
-        let value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{name}: {error}"));
-        (name, value)
-    };
-    files.into_iter().map(read).collect()
-}
-
-/// Returns the record of a made case: a recorded one with values put at JSON pointers.
-fn made_record(name: &str, case: &Value, recorded: &BTreeMap<String, Value>) -> Value {
-    let from = case["from"].as_str().expect("what it is made from");
-    let mut record = recorded
-        .get(from)
-        .unwrap_or_else(|| panic!("{name}: no record {from}"))
-        .clone();
-    assert!(
-        case["why"].is_string(),
-        "{name} gives the reason why it is made by hand"
-    );
-    for (pointer, value) in case["set"].as_object().expect("what is put where") {
-        put_at_pointer(&mut record, pointer, value.clone());
-    }
-    record
-}
-
-/// Puts a value at a pointer and creates missing parents; `*` stands for all items of a list.
-fn put_at_pointer(target: &mut Value, pointer: &str, value: Value) {
-    if let Some((before, after)) = pointer.split_once("/*") {
-        let list = target.pointer_mut(before).and_then(Value::as_array_mut);
-        for item in list.expect("a list") {
-            put_at_pointer(item, after, value.clone());
-        }
-        return;
-    }
-    let mut at = target;
-    for step in pointer.split('/').skip(1) {
-        at = match at {
-            Value::Array(list) => {
-                let item: usize = step.parse().expect("a place in a list");
-                while list.len() <= item {
-                    list.push(json!({}));
-                }
-                &mut list[item]
-            }
-            _ => &mut at[step.replace("~1", "/")],
-        };
-    }
-    *at = value;
-}
 
 #[test]
 fn the_bank_finds_the_injected_faults() {

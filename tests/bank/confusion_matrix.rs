@@ -1,19 +1,11 @@
 //! Confusion matrix: injected fault against first finding.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 
 use linerate_record::finding::{Finding, FindingKind};
 
 /// Expected result of a healthy run.
 pub const HEALTHY: &str = "healthy";
-
-/// Returns a directory of the bank.
-pub fn bank_dir(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../../tests/bank")
-        .join(name)
-}
 
 /// Case names by (injected fault, first finding).
 #[derive(Default)]

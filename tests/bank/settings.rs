@@ -423,8 +423,8 @@ fn settings_and_counters_are_those_of_the_family() {
             ["unresolved_discards"; 2],
             ["arp_cache", "ndisc_cache"],
             [
-                "net.ipv4.neigh.default.unres_qlen_bytes=",
-                "net.ipv6.neigh.default.unres_qlen_bytes=",
+                "net.ipv4.neigh.eth0.unres_qlen_bytes=",
+                "net.ipv6.neigh.eth0.unres_qlen_bytes=",
             ],
         ),
         (

@@ -244,8 +244,19 @@ fn pages_render_without_console_messages() {
     dir.run("report last last~1 --html both.html").expect(0);
     dir.run("forward --dev ring:0 --dev ring:1 -t 0.5 --html forward.html -q")
         .expect(0);
+    dir.write_series("week", 48);
+    dir.run("report week --html week.html").expect(0);
+    dir.run("demo -t 0.1 --loopback --dir demo -q").expect(0);
     let mut chromium = BrowserPage::open(&dir, browser);
+    // On a phone the charts of a demo begin within five screens.
+    chromium.load(&dir.path().join("demo/report.html"), 390);
+    let chart = "[...document.querySelectorAll('figure:not(.path)')]\
+        .find(figure => figure.checkVisibility()).getBoundingClientRect().top";
+    let top = chromium.evaluate(chart);
+    assert!(top.as_f64() < Some(5.0 * 844.0), "{top}");
     for name in [
+        "week.html",
+        "demo/report.html",
         "latency.html",
         "throughput.html",
         "both.html",

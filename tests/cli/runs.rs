@@ -332,3 +332,27 @@ fn stored_records_are_shown_in_every_format() {
     dir.run("report moved.json").expect(0);
     dir.run("report missing.json").expect(1);
 }
+
+/// A directory of records is a report over time; other files are named and left out.
+#[test]
+fn a_directory_of_records_is_reported() {
+    let dir = TestDir::new();
+    dir.write_series("week", 24);
+    std::fs::write(dir.path().join("week/package.json"), "{}").expect("a file");
+    let done = dir.run("report week --html week.html").expect(0);
+    assert!(done.stderr.contains("package.json"), "{}", done.stderr);
+    let page = std::fs::read_to_string(dir.path().join("week.html")).expect("a page");
+    assert!(page.contains("24 runs of 1 plan"), "{page}");
+    let text = dir.run("report week").expect(0).stdout;
+    assert!(text.starts_with("24 runs of 1 plan"), "{text}");
+    // The rate falls by a fifth in the middle.
+    assert!(text.contains("-20."), "{text}");
+    let empty = dir.path().join("empty");
+    std::fs::create_dir(&empty).expect("a directory");
+    let failed = dir.run("report empty").expect(1);
+    assert!(
+        failed.stderr.contains("without .json files"),
+        "{}",
+        failed.stderr
+    );
+}

@@ -127,6 +127,23 @@ impl TestDir {
         command
     }
 
+    /// Writes records of one plan to a directory, an hour apart; from the middle on the goodput is a
+    /// fifth lower.
+    pub fn write_series(&self, name: &str, count: u32) {
+        let text = include_str!("../../crates/report/tests/fixtures/run-1.json");
+        let mut record: Value = serde_json::from_str(text).expect("a record");
+        let dir = self.path().join(name);
+        fs::create_dir(&dir).expect("a directory");
+        for number in 0..count {
+            let rate = if number < count / 2 { 1e9 } else { 0.8e9 };
+            record["summary"]["goodput_bps"] = (rate + f64::from(number % 3) * 1e6).into();
+            record["id"] = format!("20261101T{number:06}Z-000000").into();
+            let (day, hour) = (number / 24 + 1, number % 24);
+            record["started"] = format!("2026-11-{day:02}T{hour:02}:00:00Z").into();
+            fs::write(dir.join(format!("{number}.json")), record.to_string()).expect("a file");
+        }
+    }
+
     /// Returns `linerate` with these arguments.
     pub fn linerate(&self, args: &str) -> Command {
         self.command(self.binary(), args.split_whitespace())

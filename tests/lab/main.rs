@@ -2,9 +2,12 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../bank/records.rs"]
+mod records;
 #[path = "../common/schema.rs"]
 mod schema;
 
+mod commands;
 mod compare;
 mod devices;
 mod forward;

@@ -7,8 +7,9 @@ use std::fs;
 use std::time::Instant;
 
 use crate::common::{FinishedCommand, TestDir, TestLab, finish, is_root, is_selected, skip};
-use crate::confusion_matrix::{ConfusionMatrix, bank_dir};
+use crate::confusion_matrix::ConfusionMatrix;
 use crate::faults::{FAULTS, InjectedFault};
+use crate::records::bank_dir;
 use linerate_record::finding::Finding;
 use serde_json::{Value, json};
 

@@ -7,6 +7,8 @@ mod common;
 mod confusion_matrix;
 #[path = "../bank/faults.rs"]
 mod faults;
+#[path = "../bank/records.rs"]
+mod records;
 #[path = "../bank/setting_faults.rs"]
 mod setting_faults;
 

@@ -13,7 +13,7 @@ use linerate_record::record::Record;
 use linerate_record::run_set::RunSet;
 use linerate_report::lines::LiveLines;
 use linerate_report::store::{RecordStore, write_file};
-use linerate_report::style::TextStyle;
+use linerate_report::style::{TextStyle, wrap_lines};
 use linerate_report::{ReportError, html, json_stream, text};
 use serde::Serialize;
 
@@ -583,6 +583,10 @@ impl CommandOutput {
         }
         match self.format {
             _ if self.quiet => {}
+            // A terminal would break the line within a word.
+            OutputFormat::Text if std::io::stdout().is_terminal() => {
+                print_stdout(&wrap_lines(text, self.style.width));
+            }
             OutputFormat::Text => print_stdout(text),
             _ if self.verbose => print_stderr(text),
             _ => {}
@@ -591,11 +595,19 @@ impl CommandOutput {
 
     /// Reports a step of a long series: on a terminal each step replaces the last one.
     pub fn report_step(&self, text: &str) {
-        let is_plain = self.screen.is_none() && self.is_text() && !self.quiet && !self.verbose;
-        match is_plain && can_show_live_line() {
-            true => show_live_line(text),
-            false => self.report_progress(text),
+        if !self.show_live(text) {
+            self.report_progress(text);
         }
+    }
+
+    /// Shows a line that the next one replaces, if there is a terminal; returns whether it did.
+    pub fn show_live(&self, text: &str) -> bool {
+        let is_plain = self.screen.is_none() && self.is_text() && !self.quiet && !self.verbose;
+        let can_show = is_plain && can_show_live_line();
+        if can_show {
+            show_live_line(text);
+        }
+        can_show
     }
 
     /// Reports status on standard error, unless --quiet is given.

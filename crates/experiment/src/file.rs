@@ -78,6 +78,8 @@ struct TableIn {
     steps: bool,
     #[serde(default)]
     against: Option<String>,
+    #[serde(default)]
+    folded: bool,
 }
 
 fn tables<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<TableSpec>, D::Error> {
@@ -233,6 +235,10 @@ pub struct ShapeAssertion {
     pub description: String,
     /// Rule in the syntax of [`crate::rule`].
     pub rule: String,
+    /// Sentence for results that agree, with figures in braces: `each hop adds {slope(p50 over
+    /// hops)}`.
+    #[serde(default)]
+    pub conclusion: String,
     /// Reason why the assertion may fail elsewhere.
     #[serde(default)]
     #[serde(rename = "why")]

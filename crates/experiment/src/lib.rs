@@ -6,7 +6,9 @@
 #![forbid(unsafe_code)]
 
 mod caveats;
+mod conclusion;
 mod error;
+mod evaluation;
 pub mod file;
 mod retry;
 pub mod rule;

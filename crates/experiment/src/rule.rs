@@ -122,6 +122,37 @@ impl AssertionRule {
         })
     }
 
+    /// Parses a sum, or two of them with `/` in between: `a - b`, `a / b`. Returns them as the two
+    /// sides of a rule, and whether there are two.
+    ///
+    /// # Errors
+    /// The error as a sentence fragment.
+    pub(crate) fn parse_sums(text: &str) -> Result<(Self, bool), String> {
+        let mut parser = RuleParser { rest: text };
+        let left = parser.parse_sum()?;
+        let is_ratio = parser.take("/");
+        let right = match is_ratio {
+            true => parser.parse_sum()?,
+            false => RuleSum::default(),
+        };
+        parser.skip_space();
+        if !parser.rest.is_empty() {
+            return Err(format!("unexpected `{}` at the end", parser.rest));
+        }
+        if left.terms.is_empty() {
+            return Err("it has no figure".to_owned());
+        }
+        let comparison = RuleOperator::GreaterOrEqual;
+        Ok((
+            Self {
+                left,
+                comparison,
+                right,
+            },
+            is_ratio,
+        ))
+    }
+
     /// Figures in the rule.
     pub fn terms(&self) -> impl Iterator<Item = &RuleTerm> {
         self.left.terms.iter().chain(&self.right.terms)

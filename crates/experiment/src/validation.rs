@@ -8,6 +8,7 @@ use linerate_record::json_pointer;
 use linerate_stats::units::{ByteSize, parse_seconds};
 
 use crate::ExperimentError;
+use crate::conclusion::ConclusionSentence;
 use crate::file::{Experiment, FigureSource, ShapeAssertion};
 use crate::point::{NameValues, find_names, selected_settings};
 use crate::rule::AssertionRule;
@@ -249,7 +250,15 @@ impl Experiment {
                 "write it as `slope(p50 over hops) > 0`",
             )
         })?;
-        for term in rule.terms() {
+        let conclusion = ConclusionSentence::parse(&shape.conclusion).or_else(|reason| {
+            let situation = format!("{reason}, in `{}`", shape.conclusion);
+            invalid(
+                &section,
+                situation,
+                "write it as `each hop adds {slope(p50 over hops)}`",
+            )
+        })?;
+        for term in rule.terms().chain(conclusion.terms()) {
             self.check_figure(&section, &term.figure)?;
             self.check_setting(&section, &term.setting)?;
             if let Some((_, knob)) = &term.over {

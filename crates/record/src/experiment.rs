@@ -168,6 +168,9 @@ pub struct TableSpec {
     /// Value of the row knob that the other rows are compared with, each as a direction of its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub against: Option<String>,
+    /// True if the table has details that the page folds and a text leaves out.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub folded: bool,
 }
 
 /// A plot of a figure over a knob.
@@ -246,6 +249,10 @@ pub struct ExpectedShape {
     pub state: ShapeState,
     /// Measured values as text for users.
     pub measured: String,
+    /// Sentence with the measured figures, in place of description and values; empty if the shape
+    /// is not as expected, or if its file has none.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub conclusion: String,
     /// Caveats of the runs behind it: `steal in 2 of 4 runs`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[serde(alias = "doubts")]

@@ -1,6 +1,6 @@
 //! Comparison of documents: the figures of each, with confidence intervals from their own samples.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use linerate_record::expect::{FIGURES, FigureUnit};
 use linerate_record::experiment::ExperimentResult;
@@ -164,11 +164,45 @@ fn collect_figures(documents: &[Document], compared: &[ComparedDocument]) -> Vec
             }
         }
     }
+    figures.extend(figures_of_named_runs(documents, compared));
     figures.retain(|figure| {
         let name = figure.key();
         compared.iter().any(|side| side.figures.contains_key(&name))
     });
     figures
+}
+
+/// Returns the main figures of the runs of sets that have no figures of their own. A loss that never
+/// occurred is left out.
+fn figures_of_named_runs(
+    documents: &[Document],
+    compared: &[ComparedDocument],
+) -> Vec<ComparedFigure> {
+    let sets = documents.iter().filter(|document| match document {
+        Document::Run(_) => false,
+        Document::Set(set) => set.result.experiment.is_none() && set.result.figures.is_empty(),
+    });
+    let mut names: Vec<String> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for name in sets.flat_map(Document::runs).map(phrases::run_name) {
+        if seen.insert(name.clone()) {
+            names.push(name);
+        }
+    }
+    let figures = names.iter().flat_map(|name| {
+        let main = FIGURES.iter().filter(|of| MAIN_FIGURES.contains(&of.name));
+        main.map(move |of| ComparedFigure {
+            point: format!("{name} "),
+            figure: of.name.to_owned(),
+            unit: of.unit,
+        })
+    });
+    let occurs = |figure: &ComparedFigure| {
+        let key = figure.key();
+        let mut values = compared.iter().filter_map(|side| side.figures.get(&key));
+        figure.figure != "loss" || values.any(|value| value.median != 0.0)
+    };
+    figures.filter(occurs).collect()
 }
 
 fn compared_document(document: &Document) -> ComparedDocument {
@@ -193,7 +227,8 @@ fn compared_document(document: &Document) -> ComparedDocument {
                 (label.clone(), figures_of_points(experiment))
             }
             None if set.result.figures.is_empty() => {
-                (format!("{} ({})", set.kind, set.id), BTreeMap::new())
+                let id_suffix = set.id.rsplit('-').next().unwrap_or(&set.id);
+                (format!("{} {id_suffix}", set.kind), figures_by_name(runs))
             }
             None => (name, set.result.figures.clone()),
         },
@@ -205,6 +240,35 @@ fn compared_document(document: &Document) -> ComparedDocument {
         figures,
         caveats,
     }
+}
+
+/// Main figures of a run.
+const MAIN_FIGURES: [&str; 5] = ["goodput", "pps", "loss", "p50", "p99"];
+
+/// Figure of a run by its name; frame-based runs have a packet rate, others a goodput.
+fn is_main_figure(run: &Record, figure: &str) -> bool {
+    let has_goodput = run.summary.goodput_bps.is_some();
+    MAIN_FIGURES.contains(&figure) && !(figure == "pps" && has_goodput)
+}
+
+/// Returns the main figures of runs, by `NAME FIGURE`; of runs with the same name the median.
+fn figures_by_name(runs: &[Record]) -> BTreeMap<String, Estimate> {
+    let mut values: BTreeMap<String, Vec<f64>> = BTreeMap::new();
+    for run in runs {
+        let name = phrases::run_name(run);
+        for (figure, value) in figures_of_run(run) {
+            if is_main_figure(run, &figure) {
+                values
+                    .entry(format!("{name} {figure}"))
+                    .or_default()
+                    .push(value.median);
+            }
+        }
+    }
+    let estimates = values.into_iter();
+    estimates
+        .filter_map(|(name, values)| Some((name, estimate(&values)?)))
+        .collect()
 }
 
 /// Returns the figures of all points.
@@ -341,6 +405,34 @@ mod tests {
                 ..SetResult::default()
             },
         }))
+    }
+
+    #[test]
+    fn measurements_of_sets_are_compared_by_name() {
+        let text = include_str!("../tests/fixtures/run-1.json");
+        let run = |label: &str, goodput: f64| {
+            let mut run: Record = serde_json::from_str(text).unwrap();
+            run.label = Some(label.to_owned());
+            run.summary.goodput_bps = Some(goodput);
+            run.summary.loss_fraction = Some(0.0);
+            run
+        };
+        let demo = |id: &str, goodput: f64| {
+            Document::Set(Box::new(RunSet {
+                schema: String::new(),
+                id: format!("20261101T000000Z-{id}"),
+                kind: "demo".to_owned(),
+                started: run("", 1.0).started,
+                interrupted: false,
+                runs: vec![run("TCP", goodput), run("UDP", 2e9)],
+                result: SetResult::default(),
+            }))
+        };
+        let sides = DocumentComparison::compare(&[demo("aa", 1e9), demo("bb", 3e9)]);
+        assert_eq!(sides.names(), ["demo aa", "demo bb"]);
+        let keys: Vec<String> = sides.figures().map(ComparedFigure::key).collect();
+        assert_eq!(keys, ["TCP goodput", "UDP goodput"]);
+        assert_eq!(sides.ratio("TCP goodput"), Some(3.0));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Stored document: one run, or a set of runs.
 
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
 use linerate_record::experiment::ExperimentResult;
@@ -154,9 +155,111 @@ pub fn read_document(path: &Path) -> Result<Document, ReportError> {
     })
 }
 
+/// Returns the `.json` files of a directory in the order of their names; a file is itself the list.
+///
+/// # Errors
+/// [`ReportError::Read`]; [`ReportError::NotARecord`] for a directory without such files.
+pub(crate) fn json_files(path: &Path) -> Result<Vec<PathBuf>, ReportError> {
+    let fail = |source| ReportError::Read {
+        path: path.to_owned(),
+        source,
+    };
+    if !fs::metadata(path).map_err(fail)?.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let mut files = Vec::new();
+    for entry in fs::read_dir(path).map_err(fail)? {
+        let entry = entry.map_err(fail)?.path();
+        if entry
+            .extension()
+            .is_some_and(|extension| extension == "json")
+        {
+            files.push(entry);
+        }
+    }
+    if files.is_empty() {
+        return Err(ReportError::NotARecord {
+            path: path.to_owned(),
+            why: "a directory without .json files".to_owned(),
+        });
+    }
+    files.sort();
+    Ok(files)
+}
+
+/// Documents of a directory.
+#[derive(Debug)]
+pub struct DirectoryDocuments {
+    /// Documents, the oldest first. Runs of a set that is there too are left out.
+    pub documents: Vec<Document>,
+    /// Errors of files that are no records.
+    pub errors: Vec<ReportError>,
+}
+
+/// Reads all `.json` files of a directory, without its subdirectories.
+///
+/// # Errors
+/// [`ReportError::Read`] if the directory cannot be read, [`ReportError::NotARecord`] if it has no
+/// `.json` file.
+pub fn read_directory(dir: &Path) -> Result<DirectoryDocuments, ReportError> {
+    let mut documents = Vec::new();
+    let mut errors = Vec::new();
+    for file in json_files(dir)? {
+        match read_document(&file) {
+            Ok(document) => documents.push(document),
+            Err(error) => errors.push(error),
+        }
+    }
+    let sets = (documents.iter()).filter(|document| matches!(document, Document::Set(_)));
+    let members: BTreeSet<String> = sets
+        .flat_map(Document::runs)
+        .map(|run| run.id.clone())
+        .collect();
+    documents.retain(|document| {
+        matches!(document, Document::Set(_)) || !members.contains(document.id())
+    });
+    documents.sort_by_key(|document| (document.started(), document.id().to_owned()));
+    Ok(DirectoryDocuments { documents, errors })
+}
+
 #[cfg(test)]
 mod tests {
+    use linerate_record::run_set::SetResult;
+
     use super::*;
+
+    #[test]
+    fn a_directory_gives_its_records_and_names_other_files() {
+        let dir = tempfile::tempdir().unwrap();
+        let run = |id: &str| {
+            let text = include_str!("../tests/fixtures/run-1.json");
+            let mut run: Record = serde_json::from_str(text).unwrap();
+            run.id = id.to_owned();
+            run
+        };
+        let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+        write("b.json", &run("alone").to_json());
+        write("a.json", &run("member").to_json());
+        let set = RunSet {
+            schema: SET_SCHEMA.to_owned(),
+            id: "set".to_owned(),
+            kind: "demo".to_owned(),
+            started: run("member").started,
+            interrupted: false,
+            runs: vec![run("member")],
+            result: SetResult::default(),
+        };
+        write("c.json", &serde_json::to_string(&set).unwrap());
+        write("package.json", "{}");
+        write("page.html", "<p>");
+        let found = read_directory(dir.path()).unwrap();
+        let ids: Vec<&str> = found.documents.iter().map(Document::id).collect();
+        assert_eq!(ids, ["alone", "set"]);
+        let errors: Vec<String> = found.errors.iter().map(ToString::to_string).collect();
+        assert_eq!(errors.len(), 1, "{errors:?}");
+        assert!(errors[0].contains("package.json"), "{errors:?}");
+        assert!(read_directory(&dir.path().join("absent")).is_err());
+    }
 
     #[test]
     fn a_file_without_a_record_is_described() {

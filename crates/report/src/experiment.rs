@@ -16,6 +16,29 @@ pub(crate) struct ResultTable {
     /// Number of leading columns that name the row.
     pub(crate) label_columns: usize,
     pub(crate) rows: Vec<Vec<String>>,
+    /// Rows without any tested figure.
+    pub(crate) untested_rows: Vec<Vec<String>>,
+    /// True if the table has details only.
+    pub(crate) folded: bool,
+}
+
+/// Cell of a point that was skipped.
+const NOT_TESTED: &str = "not tested";
+
+/// Cell of a published figure that was not measured here.
+const NOT_MEASURED: &str = "not measured";
+
+/// Splits off the rows that have no tested figure in the columns after the labels.
+fn split_untested(
+    rows: Vec<Vec<String>>,
+    label_columns: usize,
+) -> (Vec<Vec<String>>, Vec<Vec<String>>) {
+    rows.into_iter().partition(|row| {
+        let cells = || row.iter().skip(label_columns);
+        let is_untested = cells().any(|cell| cell == NOT_TESTED)
+            && cells().all(|cell| cell == NOT_TESTED || cell == UNKNOWN);
+        !is_untested && !cells().any(|cell| cell == NOT_MEASURED)
+    })
 }
 
 /// Returns all combinations of the values of some knobs; the first knob varies slowest.
@@ -128,6 +151,7 @@ pub(crate) fn build_table(result: &ExperimentResult, table: &TableSpec) -> Resul
             false => column += 1,
         }
     }
+    let (mut rows, untested_rows) = split_untested(rows, table.rows.len());
     if table.steps {
         let mut row = vec!["added per step".to_owned()];
         for (column_setting, figure) in &columns {
@@ -148,6 +172,8 @@ pub(crate) fn build_table(result: &ExperimentResult, table: &TableSpec) -> Resul
         headings,
         label_columns: table.rows.len(),
         rows,
+        untested_rows,
+        folded: table.folded,
     }
 }
 
@@ -199,7 +225,7 @@ fn format_cell(
     };
     let Some(estimate) = point.figures.get(figure) else {
         return match &point.skipped {
-            Some(_) => "not tested".to_owned(),
+            Some(_) => NOT_TESTED.to_owned(),
             None => UNKNOWN.to_owned(),
         };
     };
@@ -338,7 +364,7 @@ pub(crate) fn published_tables(result: &ExperimentResult) -> Vec<ResultTable> {
             published.figure.replace('_', " "),
             named.join(" "),
             unit.format(published.value),
-            (published.measured).map_or_else(|| "not measured".to_owned(), |v| unit.format(v)),
+            (published.measured).map_or_else(|| NOT_MEASURED.to_owned(), |v| unit.format(v)),
         ];
         let title = format!("Published ({}) and measured", published.on);
         match grids.iter_mut().find(|grid| grid.title == title) {
@@ -350,8 +376,14 @@ pub(crate) fn published_tables(result: &ExperimentResult) -> Vec<ResultTable> {
                     .into(),
                 label_columns: 2,
                 rows: vec![row],
+                untested_rows: Vec::new(),
+                folded: false,
             }),
         }
+    }
+    for grid in &mut grids {
+        let rows = std::mem::take(&mut grid.rows);
+        (grid.rows, grid.untested_rows) = split_untested(rows, grid.label_columns);
     }
     grids
 }
@@ -432,14 +464,14 @@ fn mark_in_doubt(verdict: &str, caveats: &[String]) -> String {
     }
 }
 
-/// Describes an expectation: the measured value, caveats, and a reason why it may not hold.
+/// Describes an expectation: its conclusion, or the measured value; caveats; and a reason why it may
+/// not hold.
 pub(crate) fn describe_expectation(shape: &ExpectedShape) -> String {
-    let mut text = format!(
-        "{} ({}){}",
-        shape.description,
-        shape.measured,
-        describe_caveats(&shape.caveats)
-    );
+    let mut text = match shape.conclusion.is_empty() {
+        true => format!("{} ({})", shape.description, shape.measured),
+        false => shape.conclusion.clone(),
+    };
+    text.push_str(&describe_caveats(&shape.caveats));
     if !shape.why.is_empty() {
         text.push_str(&format!(". {}", shape.why));
     }
@@ -577,6 +609,10 @@ mod tests {
         };
         let grid = build_table(&result, &table);
         assert_eq!(grid.headings, ["setup", "udp", "raw"]);
-        assert_eq!(grid.rows[1], ["above", "not tested", "not tested"]);
+        assert_eq!(grid.rows.len(), 1);
+        assert_eq!(
+            grid.untested_rows,
+            [["above", "not tested", "not tested"].map(str::to_owned)]
+        );
     }
 }

@@ -6,6 +6,8 @@ use linerate_record::experiment::{ExperimentResult, ShapeState};
 use linerate_record::run_set::{RateSearchResult, RunSet};
 
 use crate::comparison::DocumentComparison;
+#[cfg(feature = "history")]
+use crate::history::{PlanTrends, describe_period};
 use crate::model::{self, INTERVAL_LEGEND};
 use crate::phrases;
 use crate::style::strip_control_characters;
@@ -144,7 +146,8 @@ pub fn render_experiment(result: &ExperimentResult, set: &RunSet) -> String {
     }
     let tables = result.tables.iter();
     let grids = tables.map(|table| crate::experiment::build_table(result, table));
-    for grid in grids.chain(crate::experiment::published_tables(result)) {
+    let grids = grids.chain(crate::experiment::published_tables(result));
+    for grid in grids.filter(|grid| !grid.folded && !grid.rows.is_empty()) {
         let headings: Vec<String> = grid.headings.iter().map(|text| escape_cell(text)).collect();
         let rows: Vec<Vec<String>> = grid
             .rows
@@ -179,6 +182,29 @@ pub fn render_experiment(result: &ExperimentResult, set: &RunSet) -> String {
                 escape_cell(&kind.describe()),
                 escape_cell(kind.example.id.as_str())
             );
+        }
+    }
+    out.trim_end().to_owned()
+}
+
+/// Renders many runs: for each plan how its figures changed over time.
+#[cfg(feature = "history")]
+#[must_use]
+pub fn render_over_time(plans: &[PlanTrends]) -> String {
+    let mut out = format!("{}\n", describe_period(plans));
+    for plan in plans {
+        let _ = write!(out, "\n**{}**\n\n", escape_cell(&plan.title));
+        for trend in &plan.trends {
+            let _ = writeln!(out, "- {}", escape_cell(&trend.describe()));
+        }
+        if plan.trends.is_empty() {
+            for row in phrases::measurements(&plan.runs) {
+                let _ = writeln!(
+                    out,
+                    "- {}",
+                    escape_cell(&format!("{}: {}", row.name, row.figure))
+                );
+            }
         }
     }
     out.trim_end().to_owned()

@@ -69,7 +69,8 @@ pub struct OutputProperties<'a> {
 }
 
 /// What follows the escape character in the sequences of [`TextStyle::paint`].
-pub(crate) const COLOR_SEQUENCES: [&str; 7] = ["[0m", "[1m", "[2m", "[31m", "[32m", "[33m", "[36m"];
+pub(crate) const COLOR_SEQUENCES: [&str; 8] =
+    ["[0m", "[1m", "[2m", "[4m", "[31m", "[32m", "[33m", "[36m"];
 
 impl TextStyle {
     /// Style for files and pipes: no colours, ASCII, [`MAX_WIDTH`] columns.
@@ -208,9 +209,25 @@ pub(crate) fn wrap_with_prefix(
     format!("{painted_prefix}{}", lines.join(&separator))
 }
 
+/// Breaks each line of a text at `width` columns; further lines have the indent of the first.
+#[must_use]
+pub fn wrap_lines(text: &str, width: usize) -> String {
+    let lines = text.lines().map(|line| {
+        let indent = &line[..line.len() - line.trim_start().len()];
+        wrap_with_prefix(indent, indent, line.trim_start(), width)
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_keep_their_indent() {
+        let text = wrap_lines("  one two three four five six\n\nseven", 20);
+        assert_eq!(text, "  one two three four\n  five six\n\nseven");
+    }
     use proptest::prelude::*;
 
     #[test]

@@ -12,10 +12,12 @@ Examples:
   linerate report last                            the text that the run printed
   linerate report last --html last.html           a self-contained report (HTML) with plots
   linerate report 3f9a1c last                     side by side, with intervals
+  linerate report results/ --html week.html       records of a directory; many are charts
   linerate report before.json after.json --format markdown -o - >> pull-request.md
   linerate report last --trace calls.pftrace      its timeline, for ui.perfetto.dev
 
-A record is an id of `linerate runs list`, a unique start or end of one, last, last~1, or a file.")]
+A record is an id of `linerate runs list`, a unique start or end of one, last, last~1, a file, or a
+directory of records.")]
 pub struct ReportArgs {
     /// Records: ids, files, or directories of results
     #[arg(required = true, value_name = "RECORD")]

@@ -7,7 +7,9 @@ use linerate_record::event::ErrorReport;
 use linerate_record::exit_codes;
 use linerate_record::record::Record;
 use linerate_report::comparison::DocumentComparison;
-use linerate_report::document::{Document, read_document};
+use linerate_report::document::{Document, read_directory, read_document};
+#[cfg(feature = "history")]
+use linerate_report::history;
 use linerate_report::store::{write_bytes, write_file};
 use linerate_report::{csv, html, markdown, text, trace};
 
@@ -58,6 +60,10 @@ fn write_report(args: &ReportArgs, form: ReportFormat) -> Result<u8, CommandFail
         ReportFormat::Text => {
             let style = stdout_style(args.color, args.output.is_none());
             match &documents[..] {
+                #[cfg(feature = "history")]
+                many if is_series(many) => {
+                    text::history::render_over_time(&history::trends_by_plan(many), &style)
+                }
                 [Document::Run(run)] => text::render_summary(run, &style),
                 [Document::Set(set)] => text::render_set(set, &style),
                 _ => text::render_comparison(&DocumentComparison::compare(&documents), &style),
@@ -99,6 +105,10 @@ fn expand_set(documents: &[Document]) -> Cow<'_, [Document]> {
 }
 
 fn markdown_of(documents: &[Document]) -> String {
+    #[cfg(feature = "history")]
+    if is_series(documents) {
+        return markdown::render_over_time(&history::trends_by_plan(documents));
+    }
     if let [Document::Set(set)] = documents
         && let Some(result) = &set.result.experiment
     {
@@ -117,9 +127,22 @@ fn html_page(title: &str, documents: &[Document]) -> String {
         return html::render_set(title, set);
     }
     match documents {
+        #[cfg(feature = "history")]
+        many if is_series(many) => html::render_over_time(title, &history::trends_by_plan(many)),
         [_] => html::render_report(title, &all_runs(documents), &[]),
         many => html::render_comparison(title, &DocumentComparison::compare(many), many),
     }
+}
+
+/// Most documents that are shown side by side; more are shown as series over time.
+#[cfg(feature = "history")]
+const MAX_COLUMNS: usize = 8;
+
+/// Returns whether documents are shown as series over time. Experiments have points, which a
+/// comparison shows.
+#[cfg(feature = "history")]
+fn is_series(documents: &[Document]) -> bool {
+    documents.len() > MAX_COLUMNS && documents.iter().all(|one| one.experiment().is_none())
 }
 
 fn all_runs(documents: &[Document]) -> Vec<Record> {
@@ -134,8 +157,8 @@ fn default_title(documents: &[Document]) -> String {
     }
 }
 
-/// Finds records by id or path. Names that look like a path, or are files, are paths; for a
-/// directory of results it is the table in it.
+/// Finds records by id or path. Names that look like a path, or are files, are paths. A directory
+/// stands for the table in it, or without one for all of its records.
 fn load_documents(names: &[String]) -> Result<Vec<Document>, CommandFailure> {
     #[cfg(feature = "history")]
     let mut history = None;
@@ -146,6 +169,10 @@ fn load_documents(names: &[String]) -> Result<Vec<Document>, CommandFailure> {
             true => &table,
             false => Path::new(name),
         };
+        if Path::new(name).is_dir() && !table.is_file() {
+            documents.extend(records_of_directory(Path::new(name))?);
+            continue;
+        }
         let is_path = name.contains('/') || name.ends_with(".json") || path.is_file();
         #[cfg(feature = "history")]
         if !is_path {
@@ -168,6 +195,22 @@ fn load_documents(names: &[String]) -> Result<Vec<Document>, CommandFailure> {
         documents.push(read_document(path)?);
     }
     Ok(documents)
+}
+
+/// Returns the records of a directory, and prints a warning for each other `.json` file.
+fn records_of_directory(dir: &Path) -> Result<Vec<Document>, CommandFailure> {
+    let found = read_directory(dir)?;
+    for error in &found.errors {
+        print_stderr(&format!("warning: left out: {error}"));
+    }
+    if found.documents.is_empty() {
+        return Err(CommandFailure::failed(ErrorReport::new(
+            "has no record",
+            dir.display().to_string(),
+            "name a directory with files that --json, -o or the store wrote",
+        )));
+    }
+    Ok(found.documents)
 }
 
 /// Writes the first stored timeline.

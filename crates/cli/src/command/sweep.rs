@@ -436,6 +436,9 @@ impl SweepPlan<'_> {
                 settings: varied.clone(),
                 ..SeriesPart::default()
             });
+            if done.is_empty() {
+                output.show_live(&format!("run 1 of {}: {varied}", self.order.len()));
+            }
             let (record, failed) = self.measure(applier, point, output.event_sender())?;
             let value = record.as_ref().and_then(|record| figure?.value_in(record));
             let outcome = match (&failed, value) {
@@ -455,7 +458,8 @@ impl SweepPlan<'_> {
                     .map_err(|error| SeriesEnd::Failed(journal_failure(error)))?;
             }
             let total = self.order.len();
-            output.report_step(&format!("run {} of {total}: {varied}: {outcome}", step + 1));
+            // The outcome stands first: a narrow terminal cuts the end of the line.
+            output.report_step(&format!("run {} of {total}: {outcome}, {varied}", step + 1));
             done.push(result);
         }
         Ok(())

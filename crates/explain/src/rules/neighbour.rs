@@ -14,11 +14,6 @@ use crate::run_view::RunView;
 /// Retry time of address resolution (neigh.*.retrans_time_ms of both families), ns.
 const RESOLUTION_RETRY_NS: u64 = 900_000_000;
 
-/// Setting of the queue of packets that wait for the resolution, for IPv4 and IPv6.
-const QUEUE_SETTING: [&str; 2] = [
-    "net.ipv4.neigh.default.unres_qlen_bytes",
-    "net.ipv6.neigh.default.unres_qlen_bytes",
-];
 /// Advised size of that queue in bytes: a burst of 1 ms at 32 Gb/s.
 const QUEUE_BYTES: u64 = 4 << 20;
 
@@ -82,9 +77,10 @@ impl Rule for Neighbour {
             ],
             remedy: vec![
                 "Resolve the address before the run (ping), or add a permanent entry.".into(),
-                "Enlarge the queue of waiting packets \
-                 (`net.ipv4.neigh.default.unres_qlen_bytes`; over IPv6 \
-                 `net.ipv6.neigh.default.unres_qlen_bytes`)."
+                "Enlarge the interface's queue of waiting packets \
+                 (`net.ipv4.neigh.IF.unres_qlen_bytes`; over IPv6 \
+                 `net.ipv6.neigh.IF.unres_qlen_bytes`). `default` in place of IF concerns only \
+                 interfaces that are made later."
                     .into(),
                 "Give one of two hosts another address; `arping` or `ndisc6` shows both.".into(),
             ],
@@ -101,6 +97,23 @@ impl Rule for Neighbour {
         .into_iter()
         .flatten()
         .collect()
+    }
+}
+
+/// Returns the setting of the queue of packets that wait for the resolution, at the interface of a
+/// host. Network namespaces of their own have no other one.
+fn queue_setting(run: &RunView<'_>, host: &str) -> String {
+    let role = match host == Role::Server.as_str() {
+        true => Role::Server,
+        false => Role::Client,
+    };
+    let interface = run.interface(role).map(|interface| interface.name.as_str());
+    let family = run.family_setting(["ipv4", "ipv6"]);
+    let interface = interface.unwrap_or("default");
+    // `sysctl` takes dots for separators, unless the first separator is a slash.
+    match interface.contains('.') {
+        true => format!("net/{family}/neigh/{interface}/unres_qlen_bytes"),
+        false => format!("net.{family}.neigh.{interface}.unres_qlen_bytes"),
     }
 }
 
@@ -267,7 +280,7 @@ impl Neighbour {
             )
             .command(run.command_at_host(
                 &host,
-                &super::sysctl_command(run.family_setting(QUEUE_SETTING), QUEUE_BYTES),
+                &super::sysctl_command(&queue_setting(run, &host), QUEUE_BYTES),
             ))
             .build()
     }

@@ -1,7 +1,6 @@
 //! Export and import of records.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -10,7 +9,7 @@ use super::History;
 use super::entry::HistoryEntry;
 use super::marks::DocumentMarks;
 use crate::ReportError;
-use crate::document::{Document, read_document, read_text};
+use crate::document::{Document, json_files, read_document, read_text};
 use crate::external_text::parse_json;
 
 /// Schema id of an export.
@@ -182,32 +181,4 @@ fn read_documents(path: &Path) -> Result<Vec<ExportedDocument>, ReportError> {
         }
     }
     Ok(exported)
-}
-
-fn json_files(path: &Path) -> Result<Vec<PathBuf>, ReportError> {
-    let fail = |source| ReportError::Read {
-        path: path.to_owned(),
-        source,
-    };
-    if !fs::metadata(path).map_err(fail)?.is_dir() {
-        return Ok(vec![path.to_owned()]);
-    }
-    let mut files = Vec::new();
-    for entry in fs::read_dir(path).map_err(fail)? {
-        let entry = entry.map_err(fail)?.path();
-        if entry
-            .extension()
-            .is_some_and(|extension| extension == "json")
-        {
-            files.push(entry);
-        }
-    }
-    if files.is_empty() {
-        return Err(ReportError::NotARecord {
-            path: path.to_owned(),
-            why: "a directory without .json files".to_owned(),
-        });
-    }
-    files.sort();
-    Ok(files)
 }

@@ -28,7 +28,7 @@ pub use removed::UNDO_TIME;
 #[cfg(feature = "parquet")]
 pub use table::entries_to_parquet;
 pub use table::{HistoryExportFormat, entries_to_csv};
-pub use trend::{FigureTrend, TrendPoint, trend};
+pub use trend::{FigureTrend, PlanTrends, TrendPoint, describe_period, trend, trends_by_plan};
 
 use crate::ReportError;
 use crate::document::{Document, read_document};

@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use linerate_record::expect::FigureUnit;
 use linerate_record::experiment::{
-    ExperimentPoint, ExperimentResult, KnobValues, PlotSpec, ShapeState, parse_number,
+    ExpectedShape, ExperimentPoint, ExperimentResult, KnobValues, PlotSpec, ShapeState,
+    parse_number,
 };
 use linerate_record::run_set::RunSet;
 use linerate_stats::statistics::Estimate;
@@ -87,16 +88,32 @@ pub(super) fn page_body(result: &ExperimentResult, set: &RunSet) -> String {
 }
 
 fn expectation_section(result: &ExperimentResult) -> String {
-    let mut out = String::from("<section>\n<h2>Expectations</h2>\n<ul>\n");
-    for shape in &result.shapes {
+    let mut out = String::from("<section>\n<h2>Expectations</h2>\n");
+    let (untested, tested): (Vec<_>, Vec<_>) =
+        (result.shapes.iter()).partition(|shape| shape.state == ShapeState::Untested);
+    out.push_str(&expectation_list(&tested, describe_expectation));
+    if !untested.is_empty() {
+        let count = model::count_of(untested.len() as u64, "expectation");
         let _ = writeln!(
             out,
-            "<li><b>{}</b>: {}</li>",
-            escape_markup(&expectation_state(shape).replace("DOES NOT AGREE", "does not agree")),
-            escape_markup(&with_micro_sign(&describe_expectation(shape)))
+            "<details><summary>{count} not tested</summary>\n{}</details>",
+            expectation_list(&untested, describe_expectation)
         );
     }
-    out.push_str("</ul>\n");
+    // A conclusion stands in place of the values that it was drawn from.
+    let concluded: Vec<_> = (tested.into_iter())
+        .filter(|shape| !shape.conclusion.is_empty())
+        .collect();
+    if !concluded.is_empty() {
+        let _ = writeln!(
+            out,
+            "<details><summary>Expectations and values behind these sentences</summary>\n{}</details>",
+            expectation_list(&concluded, |shape| format!(
+                "{} ({})",
+                shape.description, shape.measured
+            ))
+        );
+    }
     let trends = compare_trends(result);
     let listed = trends
         .iter()
@@ -124,11 +141,47 @@ fn expectation_section(result: &ExperimentResult) -> String {
     out
 }
 
+/// Renders expectations as a list, each with its state.
+fn expectation_list(
+    shapes: &[&ExpectedShape],
+    describe: impl Fn(&ExpectedShape) -> String,
+) -> String {
+    let items = shapes.iter().map(|shape| {
+        let state = expectation_state(shape).replace("DOES NOT AGREE", "does not agree");
+        format!(
+            "<li><b>{}</b>: {}</li>\n",
+            escape_markup(&state),
+            escape_markup(&with_micro_sign(&describe(shape)))
+        )
+    });
+    format!("<ul>\n{}</ul>\n", items.collect::<String>())
+}
+
+/// Renders a table in a section; rows that were not tested, and tables of details, are folded.
 fn table_section(grid: &ResultTable) -> String {
-    let mut out = format!(
-        "<section>\n<h2>{}</h2>\n<div class=\"scroll\"><table><thead><tr>",
-        escape_markup(&grid.title)
-    );
+    let mut body = match grid.rows.is_empty() {
+        true => String::new(),
+        false => render_rows(grid, &grid.rows),
+    };
+    if !grid.untested_rows.is_empty() {
+        let count = model::count_of(grid.untested_rows.len() as u64, "row");
+        let _ = writeln!(
+            body,
+            "<details><summary>{count} not tested</summary>\n{}</details>",
+            render_rows(grid, &grid.untested_rows)
+        );
+    }
+    let title = escape_markup(&grid.title);
+    match grid.folded {
+        true => format!(
+            "<section>\n<details><summary>{title}</summary>\n{body}</details>\n</section>\n"
+        ),
+        false => format!("<section>\n<h2>{title}</h2>\n{body}</section>\n"),
+    }
+}
+
+fn render_rows(grid: &ResultTable, rows: &[Vec<String>]) -> String {
+    let mut out = String::from("<div class=\"scroll\"><table><thead><tr>");
     for (position, heading) in grid.headings.iter().enumerate() {
         let class = match position < grid.label_columns {
             true => " class=\"text\"",
@@ -141,7 +194,7 @@ fn table_section(grid: &ResultTable) -> String {
         );
     }
     out.push_str("</tr></thead><tbody>\n");
-    for row in &grid.rows {
+    for row in rows {
         out.push_str("<tr>");
         for (position, cell) in row.iter().enumerate() {
             let _ = match position < grid.label_columns {
@@ -159,7 +212,7 @@ fn table_section(grid: &ResultTable) -> String {
         }
         out.push_str("</tr>\n");
     }
-    out.push_str("</tbody></table></div>\n</section>\n");
+    out.push_str("</tbody></table></div>\n");
     out
 }
 
@@ -540,6 +593,35 @@ mod tests {
             path.matches(step).count()
         };
         whiskers.map(count_caps).sum()
+    }
+
+    #[test]
+    fn untested_rows_and_details_are_folded() {
+        let grid = |rows: &[&str], folded| ResultTable {
+            title: "Packets".to_owned(),
+            headings: vec!["place".to_owned(), "pps".to_owned()],
+            label_columns: 1,
+            rows: (rows.iter())
+                .map(|row| vec![(*row).to_owned(), "1 /s".to_owned()])
+                .collect(),
+            untested_rows: vec![vec!["processes".to_owned(), "not tested".to_owned()]],
+            folded,
+        };
+        let shown = table_section(&grid(&["rings"], false));
+        let (before, after) = shown.split_once("<details>").expect("a fold");
+        assert!(
+            before.contains("rings") && !before.contains("processes"),
+            "{shown}"
+        );
+        assert!(
+            after.contains("1 row not tested") && after.contains("processes"),
+            "{shown}"
+        );
+        let folded = table_section(&grid(&["rings"], true));
+        assert!(
+            folded.starts_with("<section>\n<details><summary>Packets"),
+            "{folded}"
+        );
     }
 
     #[test]

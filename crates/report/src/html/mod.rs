@@ -31,7 +31,7 @@ use linerate_record::run_set::RunSet;
 use linerate_stats::statistics::median;
 
 #[cfg(feature = "history")]
-pub use trend::render_trend;
+pub use trend::{render_over_time, render_trend};
 
 use crate::comparison::DocumentComparison;
 use crate::document::Document;

@@ -8,6 +8,7 @@ use crate::experiment::{
     build_table, compare_trends, describe_expectation, expectation_state, heading, notes,
     published_tables, skipped_points, verdict,
 };
+use crate::model;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Renders the title of a table; each line is coloured separately because wrapping breaks escape
@@ -26,7 +27,9 @@ pub(super) fn render_experiment(result: &ExperimentResult, style: &TextStyle) ->
         wrap(&strip_control_characters(&result.question), style.width).join("\n")
     )];
     let tables = result.tables.iter().map(|table| build_table(result, table));
-    for grid in tables.chain(published_tables(result)) {
+    let grids = tables.chain(published_tables(result));
+    let (folded, grids): (Vec<_>, Vec<_>) = grids.partition(|grid| grid.folded);
+    for grid in grids.iter().filter(|grid| !grid.rows.is_empty()) {
         let headings: Vec<&str> = grid.headings.iter().map(String::as_str).collect();
         let rows = grid
             .rows
@@ -37,14 +40,26 @@ pub(super) fn render_experiment(result: &ExperimentResult, style: &TextStyle) ->
                     .collect()
             })
             .collect();
-        blocks.push(format!(
+        let mut block = format!(
             "{}\n{}",
             render_title(&grid.title, style),
             render_table(&headings, rows, grid.label_columns, style)
-        ));
+        );
+        if !grid.untested_rows.is_empty() {
+            let untested = model::count_of(grid.untested_rows.len() as u64, "row");
+            block.push_str(&format!("\n{untested} not tested"));
+        }
+        blocks.push(block);
+    }
+    for grid in folded {
+        let rows = model::count_of(grid.rows.len() as u64, "row");
+        let text = format!("{}: {rows}, in the report (HTML)", grid.title);
+        blocks.push(wrap(&strip_control_characters(&text), style.width).join("\n"));
     }
     let mut lines = Vec::new();
-    for shape in &result.shapes {
+    let (untested, tested): (Vec<_>, Vec<_>) =
+        (result.shapes.iter()).partition(|shape| shape.state == ShapeState::Untested);
+    for shape in tested {
         let state_text = expectation_state(shape);
         let paint = match shape.state {
             ShapeState::Holds if !shape.caveats.is_empty() => PaintRole::Warn,
@@ -58,6 +73,30 @@ pub(super) fn render_experiment(result: &ExperimentResult, style: &TextStyle) ->
             &prefix,
             &style.paint(paint, &prefix),
             &text,
+            style.width,
+        ));
+    }
+    // Several for the same reason are one line.
+    let mut reasons: Vec<(&str, usize)> = Vec::new();
+    for shape in untested {
+        match reasons
+            .iter_mut()
+            .find(|(reason, _)| *reason == shape.measured)
+        {
+            Some((_, count)) => *count += 1,
+            None => reasons.push((&shape.measured, 1)),
+        }
+    }
+    for (reason, count) in reasons {
+        let prefix = "not tested: ";
+        let text = format!(
+            "{} ({reason})",
+            model::count_of(count as u64, "expectation")
+        );
+        lines.push(wrap_with_prefix(
+            prefix,
+            &style.paint(PaintRole::Warn, prefix),
+            &strip_control_characters(&text),
             style.width,
         ));
     }
@@ -92,4 +131,44 @@ pub(super) fn render_experiment(result: &ExperimentResult, style: &TextStyle) ->
     }
     blocks.retain(|block| !block.is_empty());
     blocks.join("\n\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_record::experiment::ExpectedShape;
+
+    use super::*;
+
+    fn shape(state: ShapeState, measured: &str, conclusion: &str) -> ExpectedShape {
+        ExpectedShape {
+            description: "each hop adds latency".to_owned(),
+            rule: "slope(trip over hops) > 0".to_owned(),
+            state,
+            measured: measured.to_owned(),
+            conclusion: conclusion.to_owned(),
+            caveats: Vec::new(),
+            why: String::new(),
+        }
+    }
+
+    #[test]
+    fn conclusions_stand_in_place_of_rules_and_untested_shapes_are_counted() {
+        let result = ExperimentResult {
+            shapes: vec![
+                shape(ShapeState::Holds, "464 ns > 0 ns", "each hop adds 464 ns"),
+                shape(ShapeState::Holds, "464 ns > 0 ns", ""),
+                shape(ShapeState::Untested, "needs 4 CPUs", ""),
+                shape(ShapeState::Untested, "needs 4 CPUs", ""),
+            ],
+            ..ExperimentResult::default()
+        };
+        let text = render_experiment(&result, &TextStyle::PLAIN);
+        for line in [
+            "agrees: each hop adds 464 ns",
+            "agrees: each hop adds latency (464 ns > 0 ns)",
+            "not tested: 2 expectations (needs 4 CPUs)",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+    }
 }

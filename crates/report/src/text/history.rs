@@ -5,8 +5,9 @@ use linerate_record::plan::Direction;
 
 use super::render_note;
 use super::table::render_table;
-use crate::history::{ExpectationCounts, FigureTrend, HistoryEntry};
+use crate::history::{ExpectationCounts, FigureTrend, HistoryEntry, PlanTrends, describe_period};
 use crate::model;
+use crate::phrases;
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
 /// Figures in the order of preference for a list; the first that an entry has is shown.
@@ -212,6 +213,43 @@ pub fn render_marks(entry: &HistoryEntry, style: &TextStyle) -> String {
         lines.push(wrap_with_prefix("note  ", "note  ", &text, style.width));
     }
     lines.join("\n")
+}
+
+/// Renders many runs: for each plan the figures over time, the first one with chart and levels.
+#[must_use]
+pub fn render_over_time(plans: &[PlanTrends], style: &TextStyle) -> String {
+    let mut blocks = vec![style.paint(PaintRole::Bold, &describe_period(plans))];
+    let (series, single): (Vec<_>, Vec<_>) = plans.iter().partition(|plan| !plan.trends.is_empty());
+    for plan in series {
+        let title = strip_control_characters(&plan.title);
+        let mut block = wrap(&title, style.width).join("\n");
+        for trend in plan.trends.iter().skip(1) {
+            let text = strip_control_characters(&trend.describe()).into_owned();
+            block.push_str(&format!(
+                "\n{}",
+                wrap_with_prefix("  ", "  ", &text, style.width)
+            ));
+        }
+        blocks.push(block);
+        blocks.extend(plan.trends.first().map(|trend| render_trend(trend, style)));
+    }
+    let rows = single
+        .iter()
+        .flat_map(|plan| phrases::measurements(&plan.runs));
+    let rows: Vec<Vec<String>> = rows
+        .map(|row| {
+            vec![
+                row.run.started.strftime("%Y-%m-%d %H:%M").to_string(),
+                strip_control_characters(&row.name).into_owned(),
+                row.figure,
+            ]
+        })
+        .collect();
+    if !rows.is_empty() {
+        blocks.push("Runs of other plans".to_owned());
+        blocks.push(render_table(&["started", "run", "figure"], rows, 2, style));
+    }
+    blocks.join("\n\n")
 }
 
 /// Renders a figure over time: chart, levels, changes.

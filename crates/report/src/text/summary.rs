@@ -63,16 +63,32 @@ pub fn render_server_line(record: &Record, peer: &str) -> String {
     if record.interrupted {
         parts.push("interrupted".to_owned());
     }
-    parts.extend(
-        (record.findings.iter())
-            .filter(|finding| finding.is_cause())
-            .map(|finding| format!("cause {}", finding.cause)),
-    );
-    parts.extend((record.validity.iter()).map(|caveat| format!("note {}", caveat.id.as_str())));
     parts.dedup();
+    let causes = (record.findings.iter()).filter(|finding| finding.is_cause());
+    parts.extend(list_ids(
+        "cause",
+        causes.map(|finding| finding.cause.as_str()),
+    ));
+    let caveats = record.validity.iter().map(|caveat| caveat.id.as_str());
+    parts.extend(list_ids("note", caveats));
     let started = record.started.strftime("%Y-%m-%d %H:%M:%SZ");
     let line = format!("{started} {title}: {}", parts.join("; "));
     strip_control_characters(&line).into_owned()
+}
+
+/// Lists distinct ids after their kind: `causes a, b`; `None` without any.
+fn list_ids<'a>(kind: &str, ids: impl Iterator<Item = &'a str>) -> Option<String> {
+    let mut distinct: Vec<&str> = Vec::new();
+    for id in ids {
+        if !distinct.contains(&id) {
+            distinct.push(id);
+        }
+    }
+    match &distinct[..] {
+        [] => None,
+        [id] => Some(format!("{kind} {id}")),
+        ids => Some(format!("{kind}s {}", ids.join(", "))),
+    }
 }
 
 /// Renders a run from the view of the server, for a test with this client.

@@ -5,7 +5,8 @@ use crate::samples;
 use insta::assert_snapshot;
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::expect::Expectation;
-use linerate_record::ids::StoredId;
+use linerate_record::finding::Finding;
+use linerate_record::ids::{CaveatId, StoredId};
 use linerate_record::plan::Direction;
 use linerate_record::record::{Caveat, Record, ServedClient};
 use linerate_report::lines::LiveLines;
@@ -155,6 +156,30 @@ fn a_server_marks_what_it_sent() {
             "{text}"
         );
     }
+}
+
+fn cause_finding(cause: &str) -> Finding {
+    let finding = serde_json::json!({
+        "kind": "cause", "cause": cause, "end": "client", "cost": 0.1, "summary": "",
+        "evidence": [], "remedy": "",
+    });
+    serde_json::from_value(finding).unwrap()
+}
+
+/// Several causes and several notes are listed once each, after their plural.
+#[test]
+fn a_line_of_a_server_lists_causes_and_notes() {
+    let mut record = samples::tcp_send();
+    record.findings = ["small-writes", "nagle"].map(cause_finding).into();
+    record.validity = vec![
+        Caveat::new(CaveatId::Steal, "a"),
+        Caveat::new(CaveatId::Steal, "b"),
+    ];
+    let line = text::render_server_line(&record, "");
+    assert!(
+        line.ends_with("; causes small-writes, nagle; note steal"),
+        "{line}"
+    );
 }
 
 #[test]

@@ -150,7 +150,8 @@ fn record_trial(
     let setting = bench.describe_setting(point);
     output.report_step(&match setting == run_name {
         true => format!("{run_name}: {text}"),
-        false => format!("{run_name}: {setting}: {text}"),
+        // The figure stands first: a narrow terminal cuts the end of the line.
+        false => format!("{run_name}: {text}, {setting}"),
     });
 }
 
