@@ -61,6 +61,9 @@ pub fn resolve_plan(
             if let Some(count) = plan.pace.packets_per_second {
                 plan.rate_bps = Some(count.saturating_mul(plan.payload_bytes).saturating_mul(8));
             }
+            if let Some(datagrams) = max_datagrams_per_call(plan, max_payload) {
+                kernel_pacing::join_datagrams(plan, datagrams);
+            }
             // Paced datagrams leave one by one, or in bursts. A datagram above the MTU is
             // fragmented by IP, not split by GSO.
             let may_coalesce = match plan.pace.method {
@@ -91,6 +94,20 @@ pub fn resolve_plan(
     }
     plan_checks::resolve_udp_offload(plan, Role::Client)
 }
+
+/// Returns the most datagrams of one send call; `None` where each needs a call of its own.
+fn max_datagrams_per_call(plan: &Plan, max_payload: u64) -> Option<u64> {
+    let offload = &plan.udp_offload;
+    let may_split = !offload.requested || offload.gso == Some(true);
+    match plan.batch {
+        Some(batch) => Some(u64::from(batch)),
+        None => (may_split && plan.payload_bytes <= max_payload)
+            .then(|| MAX_GSO_SEGMENTS.min(MAX_DATAGRAM_BYTES / plan.payload_bytes.max(1))),
+    }
+}
+
+/// Most datagrams that the kernel splits from one send call (UDP_MAX_SEGMENTS; 64 before Linux 6.9).
+const MAX_GSO_SEGMENTS: u64 = 128;
 
 /// Returns the largest UDP payload in bytes that fits one packet on the path to `server`.
 fn max_packet_payload(server: SocketAddr, local: &SourceBinding) -> Result<u64, SessionError> {

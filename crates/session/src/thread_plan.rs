@@ -159,6 +159,24 @@ impl ThreadPlan {
     }
 }
 
+/// Returns the wait mode of threads that sleep: blocking calls, or epoll where a thread has several
+/// flows.
+#[must_use]
+pub fn sleeping_wait(plan: &Plan) -> WaitMode {
+    let streams = plan.streams as usize;
+    let threads = match &plan.threads {
+        Some(threads) => threads.client.min(threads.server) as usize,
+        None => {
+            let cpus = cpu::list_usable().map_or(1, |cpus| cpus.len());
+            wait_policy::choose_threads(plan.kind, None, streams, cpus, false)
+        }
+    };
+    match threads < streams {
+        true => WaitMode::Epoll,
+        false => WaitMode::Block,
+    }
+}
+
 /// Returns the CPUs that this process may use.
 ///
 /// # Errors
@@ -260,6 +278,22 @@ mod tests {
             let next = next_of(server, protocol);
             assert!(next.ends_with(&suffix), "{next}");
         }
+    }
+
+    #[test]
+    fn sleeping_threads_block_unless_they_share() {
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
+        assert_eq!(sleeping_wait(&plan), WaitMode::Block);
+        plan.streams = 5;
+        for (threads, wait) in [(5, WaitMode::Block), (2, WaitMode::Epoll)] {
+            plan.threads = Some(PerEnd {
+                client: 5,
+                server: threads,
+            });
+            assert_eq!(sleeping_wait(&plan), wait, "{threads}");
+        }
+        (plan.threads, plan.streams) = (None, 100_000);
+        assert_eq!(sleeping_wait(&plan), WaitMode::Epoll);
     }
 
     #[test]

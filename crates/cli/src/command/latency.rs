@@ -394,6 +394,10 @@ fn compare_with_idle(runs: &[Record], load: BackgroundLoad) -> SetResult {
         rate_per_second: rate,
         ..LatencyUnderLoad::compare(load.to_string(), idle, loaded, goodput)
     });
+    let under_load = under_load.map(|found| match labelled(IDLE).zip(labelled(LOADED)) {
+        Some((idle, loaded)) => found.attribute(idle, loaded),
+        None => found,
+    });
     SetResult {
         under_load,
         notes,
