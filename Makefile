@@ -12,7 +12,6 @@ demo: ## build linerate, measure everything on this machine, write linerate-demo
 	target/release/linerate demo
 
 test: ## install what tests need (as root, with apt), then run all of them (ONLY=name,… of groups and tests)
-	@tests/setup
 	@CARGO='$(CARGO)' ONLY='$(ONLY)' tests/run
 
 nightly: ## postponed tests, documentation, valgrind, the bank, experiments and fuzzing, for hours (TIME=seconds of each fuzz target)

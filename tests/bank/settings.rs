@@ -364,3 +364,102 @@ fn a_black_hole_that_our_stack_detects_is_reported() {
         }
     }
 }
+
+/// Addresses of a run over IPv6.
+const IPV6: [(&str, &str); 2] = [
+    ("/directions/*/streams/*/sender/remote", "[fd77::2]:5201"),
+    ("/directions/*/streams/*/receiver/local", "[fd77::2]:5201"),
+];
+
+/// Changes a record to IPv6.
+fn over_ipv6<'a>(changes: &[(&'a str, serde_json::Value)]) -> Vec<(&'a str, serde_json::Value)> {
+    let addresses = IPV6.map(|(at, address)| (at, json!(address)));
+    let host = ("/plan/host", json!("fd77::2"));
+    changes
+        .iter()
+        .cloned()
+        .chain(addresses)
+        .chain([host])
+        .collect()
+}
+
+/// Settings and counters of IPv4 say nothing about a run over IPv6.
+#[test]
+fn settings_and_counters_are_those_of_the_family() {
+    let memory = [
+        (
+            "/hosts/1/sysctls/net.ipv4.ipfrag_high_thresh",
+            json!("1000000"),
+        ),
+        (
+            "/hosts/1/sysctls/net.ipv6.ip6frag_high_thresh",
+            json!("8388608"),
+        ),
+    ];
+    let gso = [
+        ("/hosts/0/interface/gso_max_bytes", json!(8_192)),
+        ("/hosts/0/interface/gso_ipv4_max_bytes", json!(16_384)),
+    ];
+    for (cause, case, changes, counter, source, part) in [
+        (
+            "reassembly",
+            "reassembly-no-memory",
+            &memory[..],
+            [
+                "net.ipv4.ipfrag_high_thresh",
+                "net.ipv6.ip6frag_high_thresh",
+            ],
+            ["/proc/net/snmp ReasmFails", "/proc/net/snmp6 Ip6ReasmFails"],
+            // Eight times the memory, or the default of the kernel.
+            [
+                "net.ipv4.ipfrag_high_thresh=33554432",
+                "net.ipv6.ip6frag_high_thresh=67108864",
+            ],
+        ),
+        (
+            "neighbour",
+            "neighbour-start",
+            &[],
+            ["unresolved_discards"; 2],
+            ["arp_cache", "ndisc_cache"],
+            [
+                "net.ipv4.neigh.default.unres_qlen_bytes=",
+                "net.ipv6.neigh.default.unres_qlen_bytes=",
+            ],
+        ),
+        (
+            "gso-size",
+            "gso-size-16k",
+            &gso,
+            ["gso_ipv4_max_size", "gso_max_size"],
+            ["IFLA_GSO_IPV4_MAX_SIZE", "IFLA_GSO_MAX_SIZE"],
+            ["gso_max_size 65536"; 2],
+        ),
+        (
+            "mtu-black-hole",
+            "mtu-black-hole-tcp",
+            &[],
+            ["InDestUnreachs", "InPktTooBigs"],
+            ["/proc/net/snmp", "/proc/net/snmp6"],
+            ["tcp_mtu_probing"; 2],
+        ),
+    ] {
+        let changes = [changes.to_vec(), over_ipv6(changes)];
+        for (family, changes) in changes.iter().enumerate() {
+            let found = finding_of(cause, case, changes);
+            let found = found.unwrap_or_else(|| panic!("{case} {family}: no finding"));
+            let expected = format!("{} ", source[family]);
+            let mut sources = found.evidence.iter();
+            assert!(
+                sources.any(|one| (one.source.replace(',', "") + " ").contains(&expected)),
+                "{case} {family}: {found:#?}"
+            );
+            assert!(
+                reading(&found, counter[family]).is_some(),
+                "{case} {family}: {found:#?}"
+            );
+            let command = found.command.unwrap_or_default();
+            assert!(command.contains(part[family]), "{case} {family}: {command}");
+        }
+    }
+}

@@ -6,14 +6,14 @@ mod signals;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use crate::common::{
     ClosedPort, FinishedCommand, LinerateServer, RunningCommand, TestDir, assert_record, finish,
     is_root, skip, unshare_command, wait_until, without_user_namespaces,
 };
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 /// Checks a record against `docs/record.schema.json` and against its types.
@@ -359,7 +359,7 @@ fn a_full_disk_stops_no_server() {
         drop(client);
         let summary = server
             .running
-            .wait_line(|line| line.contains("  in ") && line.contains("KiB"));
+            .wait_line(|line| line.contains("TCP from") && line.contains("KiB"));
         assert!(summary.contains("100 KiB"), "{summary}");
     }
     let output = server.stop().expect(0);

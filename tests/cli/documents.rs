@@ -1,4 +1,4 @@
-//! Commands of README and guide, run as they stand there, and links of all documents.
+//! Commands of README, guide and the page of labs, run as they stand there, and links of all documents.
 //!
 //! The `console` blocks of a section are one shell session in namespaces of its own: nothing leaves
 //! this machine. Times are shortened. Each line of output in the document must have the shape of
@@ -16,7 +16,7 @@ use regex_lite::Regex;
 const REPOSITORY: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 
 /// Documents whose commands are run.
-const DOCUMENTS: [&str; 2] = ["README.md", "docs/GUIDE.md"];
+const DOCUMENTS: [&str; 3] = ["README.md", "docs/GUIDE.md", "docs/LABS.md"];
 
 /// Reasons not to run a command, and the first words of such commands.
 #[rustfmt::skip]

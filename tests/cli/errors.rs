@@ -79,6 +79,46 @@ fn check_args(dir: &TestDir, args: &str, expected: &ExpectedError) {
     check_error(dir.linerate(args), dir.linerate(args), expected);
 }
 
+/// Options and names of other tools: the error names the replacement.
+#[test]
+fn habits_of_other_tools() {
+    let dir = TestDir::new();
+    for (args, named, next_step) in [
+        ("-c 127.0.0.1", "-c", "linerate throughput HOST"),
+        ("throughput -c 127.0.0.1", "-c", "linerate throughput HOST"),
+        ("-s", "-s", "linerate server"),
+        ("throughput 127.0.0.1 -J", "-J", "--json"),
+        ("throughput 127.0.0.1 -A 0,1", "-A", "--cpu CLIENT/SERVER"),
+        ("throughput 127.0.0.1 -Z", "-Z", "--offload sendfile"),
+        ("throughput 127.0.0.1 -V", "-V", "-v"),
+        ("throughput 127.0.0.1 -d", "-d", "--bidir"),
+        ("throughput 127.0.0.1 --logfile=x", "--logfile", "-o FILE"),
+        ("latency 127.0.0.1 --mps 1000", "--mps", "--rate"),
+        ("server -D", "-D", "linerate server"),
+        (
+            "server --get-server-output",
+            "--get-server-output",
+            "leave it out",
+        ),
+        (
+            "ping-pong -i 127.0.0.1",
+            "ping-pong",
+            "linerate latency HOST -u",
+        ),
+    ] {
+        let plain = dir.run(args).expect(2);
+        let message = join_lines(&plain.stderr);
+        assert!(
+            message.contains(named) && message.contains(next_step),
+            "{args}: {message}"
+        );
+        let error = &dir.run(&format!("{args} --json")).expect(2).json()["error"];
+        assert_eq!(error["object"], named, "{args}");
+        let next = error["next_step"].as_str().unwrap_or_default();
+        assert!(next.contains(next_step), "{args}: {error}");
+    }
+}
+
 /// A server load without a grant fails before the idle run.
 #[test]
 fn a_load_that_is_not_granted() {

@@ -31,6 +31,7 @@ const PAGES: &[(&str, &str)] = &[
     ("help_runs", "runs --help"),
     ("help_runs_list", "runs list --help"),
     ("help_runs_show", "runs show --help"),
+    ("help_runs_restore", "runs restore --help"),
     ("help_runs_rm", "runs rm --help"),
     ("help_runs_tag", "runs tag --help"),
     ("help_runs_note", "runs note --help"),

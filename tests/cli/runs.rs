@@ -90,6 +90,15 @@ fn stored_runs_are_listed() {
             .contains("runs list"),
         "{missing}"
     );
+    let restored = dir.run("runs restore").expect(0).stdout;
+    assert!(restored.contains(&first), "{restored}");
+    assert_eq!(dir.stored().len(), 2);
+    dir.run(&format!("runs rm {first}")).expect(0);
+    dir.run(&format!("runs restore {first}")).expect(0);
+    dir.run(&format!("runs restore {first}")).expect(1);
+    dir.run("runs trend p50 --html trend.html").expect(0);
+    let page = std::fs::read_to_string(dir.path().join("trend.html")).expect("a page");
+    assert!(page.contains("<svg") && page.contains(&first) && page.contains("</html>"));
     dir.run("runs trend nothing").expect(2);
     dir.run("runs rm").expect(2);
 }
@@ -255,8 +264,8 @@ fn records_move_between_machines() {
         .expect(0);
     let bytes = std::fs::read(here.path().join("runs.parquet")).unwrap();
     assert!(bytes.starts_with(b"PAR1") && bytes.ends_with(b"PAR1"));
-    std::fs::write(there.path().join("foreign.json"), "{}").unwrap();
-    let unknown_file = there.run("runs import foreign.json").expect(1).stderr;
+    std::fs::write(there.path().join("unrelated.json"), "{}").unwrap();
+    let unknown_file = there.run("runs import unrelated.json").expect(1).stderr;
     assert!(
         unknown_file.contains("name a file that --json"),
         "{unknown_file}"

@@ -149,3 +149,47 @@ fn forbidden_io_uring_is_rejected_before_any_traffic() {
         finish(&mut dir.linerate(&args)).expect(0);
     }
 }
+
+/// A host without IPv6 serves and measures over IPv4, and its labs have no IPv6 addresses.
+#[test]
+fn a_host_without_ipv6_uses_ipv4() {
+    let dir = TestDir::new();
+    let library = match compile_library(&dir, "no_ipv6") {
+        Ok(library) => library,
+        Err(reason) => skip!("no C compiler: {reason}"),
+    };
+    let preloaded = |args: &str| {
+        let mut command = dir.linerate(args);
+        command.env("LD_PRELOAD", &library);
+        command
+    };
+    let server = LinerateServer::start(&mut preloaded("server -p 0 -q --no-store"));
+    for args in [
+        "throughput",
+        "latency -u",
+        "throughput --peer iperf3",
+        "ttcp -t",
+    ] {
+        for host in ["localhost", "127.0.0.1"] {
+            let limit = if args.starts_with("ttcp") {
+                "-n 64"
+            } else {
+                "-t 1"
+            };
+            let args = format!("{args} {host} -p {} {limit} -q --no-store", server.port);
+            finish(&mut preloaded(&args)).expect(0);
+        }
+    }
+    let refused = finish(&mut preloaded("server -6 -p 0 -q --no-store")).expect(1);
+    assert!(refused.stderr.contains("Address family"), "{refused:?}");
+    let name = format!("no-ipv6-{}", std::process::id());
+    let up = finish(&mut preloaded(&format!(
+        "lab up --hops 1 --name {name} --json"
+    )));
+    if up.exit_code() == 4 {
+        skip!("no labs here: {}", up.stderr);
+    }
+    let lab = up.expect(0).stdout;
+    finish(&mut preloaded(&format!("lab down {name}"))).expect(0);
+    assert!(!lab.contains("fd77:"), "{lab}");
+}

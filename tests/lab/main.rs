@@ -9,6 +9,7 @@ mod compare;
 mod devices;
 mod forward;
 mod generate;
+mod long_paths;
 mod losses;
 mod namespaces;
 mod stack;

@@ -21,6 +21,7 @@ mod stack;
 mod sweep;
 pub mod testpmd_options;
 mod throughput;
+pub mod tool_options;
 mod ttcp;
 mod tune;
 mod values;
@@ -294,7 +295,8 @@ pub struct OutputArgs {
     /// Print the result only
     #[arg(short, long, env = "LINERATE_QUIET")]
     pub quiet: bool,
-    /// Print more: one line for each flow of an interval; with --json, lines on standard error
+    /// Print all details: times of the CPUs, evidence and gain of each finding, a line for each flow
+    /// of an interval; with --json, lines on standard error
     #[arg(short, long, env = "LINERATE_VERBOSE")]
     pub verbose: bool,
     /// Store no record under $XDG_DATA_HOME/linerate/runs
@@ -328,7 +330,7 @@ pub struct DemoArgs {
         env = "LINERATE_DEMO_DIR"
     )]
     pub dir: PathBuf,
-    /// Time of each of the seven measurements
+    /// Time of each of the seven measurements, and of one more with the remedy of a finding
     #[arg(short, long, value_name = "TIME", default_value = "3", value_parser = duration, env = "LINERATE_TIME")]
     pub time: Duration,
     /// Use loopback instead of two hosts with a virtual link

@@ -99,8 +99,7 @@ impl From<TopologyError> for CommandFailure {
 impl From<ReportError> for CommandFailure {
     fn from(error: ReportError) -> Self {
         if error.is_broken_pipe() {
-            // The reader of the result has closed, so an error message has no reader either.
-            linerate_sys::signal::exit_by_sigpipe();
+            crate::standard_streams::end_with_reader();
         }
         Self::failed(error.to_report())
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use linerate_host::stop_flag::StopFlag;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit_codes;
+use linerate_session::client_stack::try_in_order;
 use linerate_session::remote_settings::RemoteSettings;
 use linerate_stats::units::ByteSize;
 use linerate_tune::guard::{RollbackGuard, SettingKey};
@@ -17,6 +18,7 @@ use linerate_tune::snippet::KnobChange;
 use crate::failure::{CommandFailure, SeriesEnd};
 use crate::knobs::{AvailableKnobs, is_default};
 use crate::output::CommandOutput;
+use crate::standard_streams::stop_without_reader;
 use crate::tunable_hosts::TunableHosts;
 use crate::{child_process, shell_words, tunable_hosts};
 
@@ -51,6 +53,7 @@ impl<'a> KnobApplier<'a> {
             guard
                 .create_journal()
                 .map_err(|error| journal_failed(&error))?;
+            stop_without_reader(stop);
         }
         let remote_name = knobs.iter().find_map(|knob| match &knob.target {
             KnobTarget::RemoteSysctl(name) => Some(name),
@@ -346,23 +349,24 @@ fn journal_failed(error: &linerate_tune::TuneError) -> CommandFailure {
 /// nothing.
 fn open_remote_settings(command: &[String], name: &str) -> Result<RemoteSettings, CommandFailure> {
     let object = "--try-far";
-    let remote = AvailableKnobs::server_address(command).ok_or_else(|| {
-        CommandFailure::usage(ErrorReport::new(
+    let servers = AvailableKnobs::server_addresses(command);
+    if servers.is_empty() {
+        return Err(CommandFailure::usage(ErrorReport::new(
             "the server has no address",
             object,
             "name a host that can be reached",
-        ))
-    })?;
+        )));
+    }
     let key = shell_words::value_of(command, "key");
     let key = key.and_then(|source| source.parse::<crate::key_source::KeySource>().ok());
     let key = key.map(|source| source.read()).transpose()?;
-    let settings = RemoteSettings::open(remote, key.as_ref())?;
+    let settings = try_in_order(servers, |server| RemoteSettings::open(server, key.as_ref()))?;
     match settings.set(name, linerate_tune::knob::DEFAULT_VALUE)? {
         Ok(_) => Ok(settings),
         Err(why) => Err(CommandFailure {
             problem: ErrorReport::new(
                 why,
-                format!("settings of {remote}"),
+                format!("settings of {}", settings.server()),
                 "start its server with --grant tune, or leave out --try-far",
             ),
             code: exit_codes::MISSING,

@@ -1,19 +1,21 @@
 //! Knobs that a measuring command has on this host, and permission to change settings.
 
 use std::fs;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use linerate_host::netlink::find_route_interface;
 use linerate_port::with_lower_devices;
 use linerate_record::event::ErrorReport;
 use linerate_record::plan::DEFAULT_PORT;
+use linerate_session::dial::{AddressFamily, SourceBinding, resolve_host};
 use linerate_sys::cpu;
 use linerate_tune::knob::{self, DEFAULT_VALUE, Knob, KnobContext, KnobTarget};
 use linerate_tune::sweep_axis::SweepAxis;
 
 use crate::args::KnobArgs;
 use crate::failure::CommandFailure;
+use crate::server_name::ServerName;
 use crate::shell_words;
 use crate::tunable_hosts::TunableHosts;
 
@@ -231,16 +233,28 @@ impl AvailableKnobs {
         first.map_or_else(|| DEFAULT_VALUE.to_owned(), String::clone)
     }
 
-    /// Returns the server address of a measuring command.
-    pub fn server_address(command_line: &[String]) -> Option<SocketAddr> {
+    /// Returns the server addresses of a measuring command, in the order in which it tries them; none
+    /// if it names no server.
+    pub fn server_addresses(command_line: &[String]) -> Vec<SocketAddr> {
         // An experiment has its own servers.
         if command_line.first().is_some_and(|name| name == "run") {
-            return None;
+            return Vec::new();
         }
-        let host = shell_words::positional_value(command_line, "host")?;
-        let port = shell_words::value_of(command_line, "port").and_then(|port| port.parse().ok());
-        let port = port.unwrap_or(DEFAULT_PORT);
-        (host.as_str(), port).to_socket_addrs().ok()?.next()
+        let sets = |option| shell_words::sets_option(command_line, option);
+        let family = match (sets("ipv4"), sets("ipv6")) {
+            (true, _) => AddressFamily::V4,
+            (_, true) => AddressFamily::V6,
+            _ => AddressFamily::Any,
+        };
+        let name = shell_words::positional_value(command_line, "host");
+        let Some(ServerName { host, port }) = name.and_then(|name| name.parse().ok()) else {
+            return Vec::new();
+        };
+        let option = shell_words::value_of(command_line, "port").and_then(|port| port.parse().ok());
+        let port = port.or(option).unwrap_or(DEFAULT_PORT);
+        let local = shell_words::value_of(command_line, "bind");
+        let local = SourceBinding::parse(local.as_deref()).unwrap_or_default();
+        resolve_host(&host, port, family, &local, true).unwrap_or_default()
     }
 }
 
@@ -351,8 +365,8 @@ fn check_interfaces(args: &KnobArgs, command_line: &[String]) -> Result<(), Comm
 }
 
 fn control_interface(command_line: &[String]) -> Option<String> {
-    let server: IpAddr = AvailableKnobs::server_address(command_line)?.ip();
-    find_route_interface(server).ok()
+    let servers = AvailableKnobs::server_addresses(command_line);
+    find_route_interface(servers.first()?.ip()).ok()
 }
 
 /// Returns whether a value leaves a setting unchanged.

@@ -43,9 +43,10 @@ impl FromStr for LoadOption {
             }
             return Ok(Self::Max { loss });
         }
-        let (rate, burst) = match text.split_once('/') {
+        let (rate, burst) = match text.rsplit_once('/') {
+            // `10Mbit/s` has a unit, and no burst.
+            Some((_, "s" | "sec")) | None => (text, None),
             Some((rate, burst)) => (rate, Some(burst.parse()?)),
-            None => (text, None),
         };
         let rate: BitRate = rate
             .parse()
@@ -101,6 +102,13 @@ mod tests {
         for (text, expected) in [
             (
                 "100M",
+                LoadOption::Rate {
+                    bps: 100_000_000,
+                    burst: None,
+                },
+            ),
+            (
+                "100Mbit/s",
                 LoadOption::Rate {
                     bps: 100_000_000,
                     burst: None,

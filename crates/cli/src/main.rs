@@ -7,6 +7,7 @@ mod command;
 mod command_line;
 mod disk_space;
 mod event_queue;
+mod explained;
 mod failure;
 mod key_source;
 mod knob_applier;
@@ -23,6 +24,7 @@ mod printer;
 mod privilege;
 mod remote_tuning;
 mod screen_output;
+mod server_name;
 mod shell_words;
 mod standard_streams;
 mod stored_results;
@@ -140,7 +142,8 @@ fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
         _ => {}
     }
     let form = requested_format(args);
-    if let Some(problem) = testpmd_hint(args, error).or_else(|| option_hint(args, error)) {
+    let hints = [testpmd_hint, tool_hint, option_hint];
+    if let Some(problem) = hints.iter().find_map(|hint| hint(args, error)) {
         match form {
             OutputFormat::Text => print_stderr(&text::render_error(&problem, &stderr_style())),
             form => print_failure(form, &CommandFailure::usage(problem), 0),
@@ -230,6 +233,30 @@ fn testpmd_hint(args: &[OsString], error: &clap::Error) -> Option<ErrorReport> {
         "is an option of testpmd that our ports do not have",
         option,
         instead,
+    ))
+}
+
+/// Returns an error for an option or a command of another tool, with its replacement.
+fn tool_hint(args: &[OsString], error: &clap::Error) -> Option<ErrorReport> {
+    let known = match (
+        error.get(ContextKind::InvalidArg),
+        error.get(ContextKind::InvalidSubcommand),
+    ) {
+        (Some(ContextValue::String(option)), _) if error.kind() == ErrorKind::UnknownArgument => {
+            args::tool_options::find_option(&args.get(1)?.to_string_lossy(), option)
+        }
+        (_, Some(ContextValue::String(name))) => args::tool_options::find_command(name),
+        _ => None,
+    }?;
+    let next_step = match known.instead.strip_prefix("nothing: ") {
+        Some(reason) => format!("leave it out: {reason}"),
+        None if known.instead.starts_with('`') => format!("use {}", known.instead),
+        None => known.instead.to_owned(),
+    };
+    Some(ErrorReport::new(
+        format!("is of {}, not of linerate", known.tools),
+        known.name,
+        next_step,
     ))
 }
 

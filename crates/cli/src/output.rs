@@ -22,10 +22,11 @@ use crate::event_queue::EventSender;
 use crate::failure::CommandFailure;
 use crate::screen_output::ScreenOutput;
 use crate::standard_streams::{
-    continue_without_reader, end_with_reader, print_stderr, print_stdout, stream_style,
+    can_show_live_line, continue_without_reader, print_stderr, print_stdout, serve_without_reader,
+    show_live_line, stream_style,
 };
 use crate::ui_update::{SeriesPart, UiUpdate};
-use crate::{command_line, disk_space};
+use crate::{command_line, disk_space, explained};
 
 /// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +126,10 @@ pub fn check_writable_dir(dir: &std::path::Path) -> std::io::Result<()> {
 impl CommandOutput {
     /// Creates the output that the options describe.
     pub fn new(args: &OutputArgs) -> Self {
-        let out = stream_style(args.color, std::io::stdout().is_terminal());
+        let out = TextStyle {
+            brief: !args.verbose,
+            ..stream_style(args.color, std::io::stdout().is_terminal())
+        };
         let to_stdout = std::path::Path::new("-");
         if args.output.as_deref().is_some_and(|file| file != to_stdout) {
             continue_without_reader();
@@ -157,8 +161,7 @@ impl CommandOutput {
     /// Creates the output of a server, whose tests run concurrently.
     pub fn for_server(args: &OutputArgs, is_one_off: bool) -> Self {
         let output = Self::new(args);
-        // A server has no result at its end that it could still write.
-        end_with_reader();
+        serve_without_reader();
         Self {
             lines: LiveLines::for_server(output.style).with_per_stream(args.verbose),
             server_mode: Some(ServerMode { is_one_off }),
@@ -213,7 +216,7 @@ impl CommandOutput {
             record.command = record.command.or_else(command_line::our_command_line);
             record.label = record.label.or_else(|| self.label.clone());
         }
-        linerate_explain::add_findings(&mut record);
+        explained::add_findings(&mut record);
         self.has_cause |= record.findings.iter().any(Finding::is_cause);
         record
     }
@@ -392,6 +395,9 @@ impl CommandOutput {
                     false => text::render_summary,
                 };
                 print_stdout(&render(record, &self.style));
+                if self.style.brief && self.store && !record.findings.is_empty() {
+                    print_stdout("evidence and gains: linerate explain last");
+                }
                 self.print_verdicts(verdicts);
             }
             OutputFormat::JsonStream => {
@@ -580,6 +586,15 @@ impl CommandOutput {
             OutputFormat::Text => print_stdout(text),
             _ if self.verbose => print_stderr(text),
             _ => {}
+        }
+    }
+
+    /// Reports a step of a long series: on a terminal each step replaces the last one.
+    pub fn report_step(&self, text: &str) {
+        let is_plain = self.screen.is_none() && self.is_text() && !self.quiet && !self.verbose;
+        match is_plain && can_show_live_line() {
+            true => show_live_line(text),
+            false => self.report_progress(text),
         }
     }
 

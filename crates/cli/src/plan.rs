@@ -108,7 +108,7 @@ fn common_plan(kind: RunKind, args: &MeasureArgs) -> Result<Plan, CommandFailure
     } else {
         TransportProtocol::Tcp
     };
-    let mut plan = Plan::new(kind, protocol, args.host.clone());
+    let mut plan = Plan::new(kind, protocol, args.host.host.clone());
     if args.port == Some(0) {
         return reject(
             "-p 0",
@@ -119,7 +119,18 @@ fn common_plan(kind: RunKind, args: &MeasureArgs) -> Result<Plan, CommandFailure
     plan.peer_protocol.clone_from(&args.peer);
     let peer_protocol = args.peer.as_deref().and_then(client_protocol);
     let default_port = peer_protocol.map_or(DEFAULT_PORT, |caller| caller.port);
-    plan.port = args.port.unwrap_or(default_port);
+    let ports = (args.host.port, args.port);
+    if let (Some(in_host), Some(option)) = ports
+        && in_host != option
+    {
+        return reject(
+            &format!("-p {option} with {}", args.host),
+            "two ports of one server",
+            "give one of them",
+        )
+        .map_err(|failure: CommandFailure| failure.with_variable("port"));
+    }
+    plan.port = ports.0.or(ports.1).unwrap_or(default_port);
     if args.parallel == 0 {
         return reject("-P 0", "no flow to measure", "give 1 or more");
     }

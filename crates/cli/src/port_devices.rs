@@ -22,7 +22,7 @@ use self::carrier::CarrierWait;
 use self::device_settings::{channels_for, next_step, rss_table_for, uses_more_queues};
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
-use crate::standard_streams::print_stderr;
+use crate::standard_streams::{print_stderr, stop_without_reader};
 use crate::tunable_hosts;
 use crate::tunable_hosts::TunableHosts;
 use crate::unrestored_settings;
@@ -148,6 +148,7 @@ impl PortDevice {
         interface: &String,
         kinds: &[SettingKind],
     ) -> Option<(&mut RollbackGuard<TunableHosts>, Vec<SettingKey>)> {
+        stop_without_reader(&self.stop);
         let hosts = TunableHosts::this_host(std::slice::from_ref(interface))?;
         let keys = kinds.iter().flat_map(|kind| hosts.keys(*kind, interface));
         let keys = keys.collect();

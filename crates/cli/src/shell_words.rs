@@ -151,7 +151,8 @@ pub fn positional_value(args: &[String], name: &str) -> Option<String> {
     let all = std::iter::once("linerate").chain(args.iter().map(String::as_str));
     let matches = Cli::command().try_get_matches_from(all).ok()?;
     let (_, submatches) = matches.subcommand()?;
-    submatches.try_get_one::<String>(name).ok()?.cloned()
+    let mut values = submatches.try_get_raw(name).ok()??;
+    Some(values.next()?.to_string_lossy().into_owned())
 }
 
 /// Adds arguments to a measuring command; options among them replace earlier ones.

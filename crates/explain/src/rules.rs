@@ -5,6 +5,7 @@ mod burst_size;
 mod congestion_control;
 mod congestion_loss;
 mod cpu_frequency;
+mod cpu_quota;
 mod delayed_ack;
 mod energy_efficient_ethernet;
 mod fragment_loss;
@@ -72,6 +73,7 @@ pub const RULES: &[&dyn crate::Rule] = &[
     &idle_wakeup::IdleWakeup,
     &scheduling_delay::SchedulingDelay,
     &rt_throttle::RtThrottle,
+    &cpu_quota::QuotaLimit,
     &cpu_frequency::CpuFrequency,
     &steal::Steal,
     &udp_receive_queue::UdpReceiveQueue,

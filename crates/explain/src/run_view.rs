@@ -174,6 +174,21 @@ impl<'a> RunView<'a> {
         self.address(Role::Server).contains(':')
     }
 
+    /// Returns the kernel's file and name of an IP counter of a host, for the family of the run.
+    #[must_use]
+    pub fn ip_counter_source(&self, host: &str, counter: &str) -> String {
+        match self.is_ipv6() {
+            true => format!("{host} /proc/net/snmp6 Ip6{counter}"),
+            false => format!("{host} /proc/net/snmp {counter}"),
+        }
+    }
+
+    /// Returns the name of a setting for the family of the run: that of IPv4, or of IPv6.
+    #[must_use]
+    pub fn family_setting(&self, [ipv4, ipv6]: [&'static str; 2]) -> &'static str {
+        if self.is_ipv6() { ipv6 } else { ipv4 }
+    }
+
     /// Returns the size of a datagram's IP and UDP headers in bytes.
     #[must_use]
     pub fn datagram_headers(&self) -> u32 {

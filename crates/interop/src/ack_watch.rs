@@ -129,10 +129,9 @@ impl AckWatch {
             // With payload coming back, this end has sent no FIN.
             match flow.socket.unacknowledged(!self.read_elsewhere) {
                 Ok(0) => {
-                    let sent_ns = self.sent_ns.unwrap_or(now);
                     flow.acknowledged = Some(AckedPayload {
                         bytes: flow.bytes,
-                        last_ack_delay_ns: flow.last_ack_ns(now, sent_ns).saturating_sub(sent_ns),
+                        last_ack_ns: flow.last_ack_ns(now),
                     });
                 }
                 // Reset: nothing more will be acknowledged.
@@ -178,10 +177,10 @@ impl AckWatch {
 
 impl WatchedFlow {
     /// Returns the time of the last acknowledgement, by the kernel's own time stamp: polls are
-    /// rare, and late on a busy machine. It is not before the last payload was sent.
-    fn last_ack_ns(&self, now: Nanos, sent_ns: Nanos) -> Nanos {
-        let ago = self.socket.since_acknowledgement();
-        now.saturating_sub(ago).max(sent_ns)
+    /// rare, and late on a busy machine. All may be acknowledged before this end notices that its
+    /// sender has finished.
+    fn last_ack_ns(&self, now: Nanos) -> Nanos {
+        now.saturating_sub(self.socket.since_acknowledgement())
     }
 
     /// Drains received bytes, of which only the first are of interest.

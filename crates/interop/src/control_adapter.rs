@@ -40,8 +40,20 @@ const EARLY_END_TOLERANCE_NS: Nanos = 300_000_000;
 const GREETING_LIMIT_BYTES: u64 = 64;
 
 /// Silence at the end of a run, beyond the gaps of its rate, from which a server counts as gone
-/// whose connection did not break, or that has none.
-const LOST_SERVER_TIMEOUT_NS: Nanos = 2_000_000_000;
+/// whose connection did not break, or that has none: this share of the run, within these bounds.
+/// A retransmission after its first time-outs (0.2 and 0.4 s on a short path) is no silence.
+const LOST_SERVER_SHARE: Nanos = 4;
+const LOST_SERVER_RANGE_NS: (Nanos, Nanos) = (500_000_000, 1_000_000_000);
+
+/// The same for a server that owes a response, besides the time that a response has.
+const LOST_RESPONDER_NS: Nanos = 100_000_000;
+
+/// Multiple of the longest gap so far that is no silence either: retransmission time-outs double
+/// (RFC 6298 section 5.5).
+const LONGEST_GAPS: Nanos = 2;
+
+/// Poll interval of a run in which payload arrives: the resolution of its gaps.
+const GAP_POLL_NS: Nanos = 50_000_000;
 
 /// Rejected datagrams of a flow after which the port counts as closed: a receiver may start a
 /// moment later than its sender. Kernels send six ICMP errors at once and then one per second
@@ -94,8 +106,32 @@ pub struct ControlAdapter<'a> {
     finished: bool,
     /// Bytes or transactions so far, and the time of the last change or control event.
     progress: Cell<(u64, Nanos)>,
-    /// Time of the last change alone.
-    last_progress_ns: Cell<Nanos>,
+    /// What arrived from the server so far.
+    arrivals: Cell<Arrivals>,
+}
+
+/// Payload or responses that arrived from the server.
+#[derive(Clone, Copy, Default)]
+struct Arrivals {
+    /// Bytes or responses.
+    count: u64,
+    /// Time of the last change, as polled.
+    last_ns: Nanos,
+    /// Longest time without a change before that.
+    longest_gap_ns: Nanos,
+}
+
+impl Arrivals {
+    fn update(self, count: u64, now: Nanos) -> Self {
+        if count == self.count {
+            return self;
+        }
+        Self {
+            count,
+            last_ns: now,
+            longest_gap_ns: self.longest_gap_ns.max(now.saturating_sub(self.last_ns)),
+        }
+    }
 }
 
 impl<'a> ControlAdapter<'a> {
@@ -128,7 +164,10 @@ impl<'a> ControlAdapter<'a> {
             local_ended: false,
             finished: false,
             progress: Cell::new((0, now)),
-            last_progress_ns: Cell::new(now),
+            arrivals: Cell::new(Arrivals {
+                last_ns: now,
+                ..Arrivals::default()
+            }),
         })
     }
 
@@ -165,19 +204,24 @@ impl<'a> ControlAdapter<'a> {
                 reason: "the port delivers no more frames".to_owned(),
             });
         }
-        let progress = self.shared.iter().map(|(_, shared)| {
+        let is_latency = self.plan.kind == RunKind::Latency;
+        let (mut progress, mut arrived) = (0, 0);
+        for (direction, shared) in &self.shared {
             let totals = shared.counters.read();
-            match self.plan.kind {
+            let moved = match self.plan.kind {
                 RunKind::Throughput | RunKind::Generate | RunKind::Stack => totals.bytes,
                 // Missed responses are not progress.
                 RunKind::Latency | RunKind::Forward => totals.packets,
+            };
+            progress += moved;
+            if is_latency || *direction == Direction::Receive {
+                arrived += moved;
             }
-        });
-        let progress = progress.sum();
+        }
+        self.arrivals.set(self.arrivals.get().update(arrived, now));
         let (before, since) = self.progress.get();
         if progress != before {
             self.progress.set((progress, now));
-            self.last_progress_ns.set(now);
             return Ok(());
         }
         if self.local_ended || now < since.saturating_add(STALL_TIMEOUT_NS + self.gap_ns()) {
@@ -215,6 +259,23 @@ impl<'a> ControlAdapter<'a> {
         })
     }
 
+    /// Returns the longest silence at the end of the run that this path and this run explain.
+    fn silence_limit_ns(&self) -> Nanos {
+        let (shortest, longest) = LOST_SERVER_RANGE_NS;
+        let run_ns = self.plan.duration_ns.unwrap_or(Nanos::MAX);
+        let (pause_ns, response_ns) = match self.plan.kind {
+            RunKind::Latency => (
+                LOST_RESPONDER_NS,
+                self.plan.response_timeout_ns.unwrap_or(0),
+            ),
+            _ => ((run_ns / LOST_SERVER_SHARE).clamp(shortest, longest), 0),
+        };
+        // The first gap begins with the run and has the round trip of the path in it.
+        pause_ns.max(LONGEST_GAPS * self.arrivals.get().longest_gap_ns)
+            + response_ns
+            + self.gap_ns()
+    }
+
     /// Fails if the server was silent for the last part of the run and sent no end: it has gone or
     /// hangs, or the path from it is down.
     fn check_silence(&self, now: Nanos) -> Result<(), SessionError> {
@@ -225,24 +286,19 @@ impl<'a> ControlAdapter<'a> {
             TransportProtocol::Tcp => self.plan.duration_ns.is_some(),
         };
         let receives = self.receives() && lacks_end;
-        // Payload sent in the other direction keeps the count moving.
-        if self.early || !(sends_requests || receives) || self.plan.directions.len() > 1 {
+        if self.early || !(sends_requests || receives) {
             return Ok(());
         }
         let silent = now
             .min(self.planned_end_ns())
-            .saturating_sub(self.last_progress_ns.get());
-        let timeout = match sends_requests {
-            true => self.plan.response_timeout_ns.unwrap_or(0),
-            false => 0,
-        };
+            .saturating_sub(self.arrivals.get().last_ns);
         let received_bytes = self.bytes(Direction::Receive);
         let amount = self
             .plan
             .amount_bytes
             .filter(|_| receives && self.ended_by_silence);
         let is_incomplete = amount.is_some_and(|amount| received_bytes < amount - amount / 20);
-        if silent < LOST_SERVER_TIMEOUT_NS + timeout + self.gap_ns() && !is_incomplete {
+        if silent <= self.silence_limit_ns() && !is_incomplete {
             return Ok(());
         }
         let situation = match sends_requests {
@@ -270,11 +326,18 @@ impl<'a> ControlAdapter<'a> {
         let lost = self.plan.protocol == TransportProtocol::Udp
             && amount.is_some()
             && self.progress.get().0 > 0
-            && now >= self.progress.get().1 + SILENCE_TIMEOUT_NS;
+            && now >= self.progress.get().1 + self.end_silence_ns();
         if enough || lost || now >= self.planned_end_ns() {
             self.stopped = true;
             self.driver.stop(now, false);
         }
+    }
+
+    /// Returns the silence that ends the server's datagrams: longer than a gap of this run, of which
+    /// the first has the round trip of the path in it.
+    fn end_silence_ns(&self) -> Nanos {
+        let gap_ns = self.gap_ns().max(self.arrivals.get().longest_gap_ns);
+        SILENCE_TIMEOUT_NS.max((LONGEST_GAPS * gap_ns).min(STALL_TIMEOUT_NS))
     }
 
     /// Fails if a sending server stopped before its time, even if it closed in order.
@@ -329,10 +392,10 @@ impl<'a> ControlAdapter<'a> {
         let udp = self.plan.protocol == TransportProtocol::Udp;
         let silence = match self.early {
             true => STOPPED_SILENCE_TIMEOUT_NS,
-            false => SILENCE_TIMEOUT_NS,
+            false => self.end_silence_ns(),
         };
         let silent = now >= self.progress.get().1.saturating_add(silence);
-        let time = now >= self.planned_end_ns().saturating_add(SILENCE_TIMEOUT_NS) || self.early;
+        let time = now >= self.planned_end_ns().saturating_add(silence) || self.early;
         message.or_else(|| (udp && silent && time).then(Vec::new))
     }
 }
@@ -346,6 +409,14 @@ impl ControlChannel for ControlAdapter<'_> {
         }
         self.driver.poll(now)?;
         self.check_stall(now)?;
+        // A stream from a server that hangs has no end: the figures would cover the wait for it.
+        if self.plan.protocol == TransportProtocol::Tcp
+            && self.receives()
+            && !self.local_ended
+            && now >= self.planned_end_ns()
+        {
+            self.check_silence(now)?;
+        }
         self.stop_in_time(now);
         if let Some(totals) = self.remote_totals(now) {
             self.end_notified = true;
@@ -422,6 +493,16 @@ impl ControlChannel for ControlAdapter<'_> {
         }
     }
 
+    fn on_send_delay(&mut self, now: Nanos, delay_ns: Nanos) {
+        if delay_ns > 0 {
+            self.progress.set((self.progress.get().0, now));
+        }
+    }
+
+    fn path_delay_ns(&self) -> Nanos {
+        self.driver.path_delay_ns()
+    }
+
     fn next_deadline_ns(&self) -> Nanos {
         let now = clock::now();
         let next_deadline = self.driver.next_deadline_ns(now);
@@ -433,6 +514,10 @@ impl ControlChannel for ControlAdapter<'_> {
         if self.sent_totals.is_some() {
             return now;
         }
+        let next_deadline = match self.receives() && !self.local_ended {
+            true => next_deadline.min(now + GAP_POLL_NS),
+            false => next_deadline,
+        };
         match self.planned_end_ns() {
             end_ns if !self.stopped && end_ns > now => next_deadline.min(end_ns),
             _ => next_deadline,
@@ -498,7 +583,10 @@ mod tests {
         let mut adapter =
             ControlAdapter::new(&mut driver, &Arc::new(plan), peer, flows, None, &stop).unwrap();
         let start = adapter.started_ns;
-        adapter.last_progress_ns.set(start + last_progress_ns);
+        adapter.arrivals.set(Arrivals {
+            last_ns: start + last_progress_ns,
+            ..Arrivals::default()
+        });
         adapter.ended_by_silence = true;
         change(&mut adapter);
         adapter.check_silence(start + 11 * SECOND).is_err()
@@ -554,7 +642,7 @@ mod tests {
         assert!(!reports_loss(
             RunKind::Latency,
             Send,
-            7_500_000_000,
+            9_000_000_000,
             unchanged
         ));
         assert!(reports_loss(
@@ -566,6 +654,61 @@ mod tests {
                 (plan.duration_ns, plan.amount_bytes) = (None, Some(1_000_000));
             }
         ));
+    }
+
+    #[test]
+    fn silence_is_judged_by_the_run_and_its_own_gaps() {
+        use Direction::{Receive, Send};
+        use TransportProtocol::Tcp;
+        const MS: Nanos = 1_000_000;
+        let both: &[Direction] = &[Send, Receive];
+        for (kind, directions, run_ms, silent_ms, gap_ms, lost) in [
+            // A server that stops after 40 % of the run, however short it is.
+            (RunKind::Throughput, &[Receive][..], 1_000, 600, 50, true),
+            (RunKind::Throughput, &[Receive], 3_000, 1_800, 50, true),
+            (RunKind::Throughput, &[Receive], 10_000, 6_000, 50, true),
+            (RunKind::Throughput, both, 3_000, 1_800, 50, true),
+            (RunKind::Latency, &[Send], 3_000, 1_800, 1, true),
+            // A pause of a retransmission.
+            (RunKind::Throughput, &[Receive], 1_000, 200, 50, false),
+            (RunKind::Throughput, &[Receive], 3_000, 600, 50, false),
+            (RunKind::Throughput, &[Receive], 10_000, 1_000, 50, false),
+            // A path of 1.4 s, on which the payload comes in a burst each round trip.
+            (RunKind::Throughput, &[Receive], 5_000, 1_400, 1_400, false),
+            (RunKind::Throughput, &[Receive], 5_000, 3_000, 1_400, true),
+            // One request without a response.
+            (RunKind::Latency, &[Send], 3_000, 1_000, 1, false),
+        ] {
+            let context = format!("{kind:?} {directions:?} {run_ms} {silent_ms} {gap_ms}");
+            let last_ns = (run_ms - silent_ms) * MS;
+            let result = reports_loss(kind, directions[0], last_ns, |adapter| {
+                let plan = Arc::make_mut(&mut adapter.plan);
+                plan.protocol = Tcp;
+                plan.directions = directions.to_vec();
+                plan.duration_ns = Some(run_ms * MS);
+                plan.response_timeout_ns = Some(SECOND);
+                let mut arrivals = adapter.arrivals.get();
+                arrivals.longest_gap_ns = gap_ms * MS;
+                adapter.arrivals.set(arrivals);
+            });
+            assert_eq!(result, lost, "{context}");
+        }
+    }
+
+    #[test]
+    fn gaps_between_arrivals_are_counted() {
+        let start = Arrivals {
+            last_ns: SECOND,
+            ..Arrivals::default()
+        };
+        let polls = [(0, 2), (5, 3), (5, 4), (9, 6), (10, 7)];
+        let end = polls.iter().fold(start, |arrivals, &(count, second)| {
+            arrivals.update(count, second * SECOND)
+        });
+        assert_eq!(
+            (end.count, end.last_ns, end.longest_gap_ns),
+            (10, 7 * SECOND, 3 * SECOND)
+        );
     }
 
     #[test]

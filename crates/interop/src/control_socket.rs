@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
 
+use linerate_session::path_timeouts;
 use linerate_sys::clock::Nanos;
 use linerate_sys::socket::read_tcp_info;
 use socket2::Socket;
@@ -75,6 +76,13 @@ impl ControlSocket {
     pub fn min_rtt_ns(&self) -> Option<Nanos> {
         let info = read_tcp_info(&self.stream).ok()?;
         info.min_rtt_us.map(|us| u64::from(us) * 1000)
+    }
+
+    /// Returns the time by which a reply may be late because of the queues of the path;
+    /// `sends_datagrams` if this end has sent datagrams ahead of the request.
+    #[must_use]
+    pub fn path_delay_ns(&self, sends_datagrams: bool) -> Nanos {
+        path_timeouts::path_delay_ns(&self.stream, sends_datagrams)
     }
 
     /// Closes the sending half.

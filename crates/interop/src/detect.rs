@@ -21,7 +21,8 @@ use super::probe_sockets::ProbeSockets;
 use super::setup_context::protocol_error;
 use super::{ClientProtocolSpec, client_protocol};
 
-/// Time for a reply to a probe.
+/// Time for a reply to a probe, besides the round trip of the path. The times below are extended by
+/// it too.
 const REPLY_TIMEOUT: Duration = Duration::from_millis(700);
 
 /// Time for a server that sends first to do so.
@@ -164,10 +165,10 @@ fn port_owner(plan: &Plan, port: u16) -> Option<&'static ClientProtocolSpec> {
 }
 
 /// Returns whether a server sends first.
-fn sends_first(stream: &Socket) -> bool {
+fn sends_first(stream: &Socket, timeout: Duration) -> bool {
     let received = || -> io::Result<usize> {
         stream.set_nonblocking(false)?;
-        stream.set_read_timeout(Some(SEND_FIRST_TIMEOUT))?;
+        stream.set_read_timeout(Some(timeout))?;
         (&*stream).read(&mut [0; 256])
     };
     received().is_ok_and(|bytes| bytes > 0)
@@ -193,7 +194,7 @@ fn detect_udp_responder(
             let exchange = || -> io::Result<Vec<u8>> {
                 socket.send(&(probe.request)())?;
                 let mut reply = vec![0; 256];
-                let bytes = socket.receive(&mut reply, REPLY_TIMEOUT)?;
+                let bytes = socket.receive(&mut reply, sockets.with_round_trip(REPLY_TIMEOUT))?;
                 reply.truncate(bytes);
                 Ok(reply)
             };
@@ -227,7 +228,8 @@ fn detect_iperf2_udp(
     }
     machine.set_sent(1);
     machine.finish(clock::now());
-    let until = Instant::now() + REPLY_TIMEOUT;
+    let timeout = sockets.with_round_trip(REPLY_TIMEOUT);
+    let until = Instant::now() + timeout;
     let mut buffer = [0; 2048];
     while Instant::now() < until {
         if sockets.stop.load(Relaxed) {
@@ -248,7 +250,7 @@ fn detect_iperf2_udp(
             }
             Iperf2ClientAction::Request | Iperf2ClientAction::Idle => break,
         };
-        match socket.receive(&mut buffer, wait.min(REPLY_TIMEOUT)) {
+        match socket.receive(&mut buffer, wait.min(timeout)) {
             Ok(bytes) if machine.receive(&buffer[..bytes]) => {
                 return Ok(client_protocol(report_layout(&buffer[..bytes])));
             }
@@ -322,7 +324,7 @@ fn connect_if_open(
         match sockets.connect(address) {
             Ok(stream) => return Ok(Some(stream)),
             Err(SessionError::ConnectionRefused { .. })
-                if !was_open || begin.elapsed() > RECOVERY_TIME =>
+                if !was_open || begin.elapsed() > sockets.with_round_trip(RECOVERY_TIME) =>
             {
                 return Ok(None);
             }
@@ -379,7 +381,7 @@ pub fn detect(
                     break 'tcp;
                 };
                 (accepted, port_open) = (true, true);
-                if is_owner || sends_first(&stream) {
+                if is_owner || sends_first(&stream, sockets.with_round_trip(SEND_FIRST_TIMEOUT)) {
                     if supports_plan(spec) {
                         return Ok(DetectedProtocol::ThirdParty(spec, port));
                     }
@@ -398,7 +400,7 @@ pub fn detect(
                 let request = (probe.request)();
                 let mut exchange = || -> io::Result<Vec<u8>> {
                     stream.set_nonblocking(false)?;
-                    stream.set_read_timeout(Some(REPLY_TIMEOUT))?;
+                    stream.set_read_timeout(Some(sockets.with_round_trip(REPLY_TIMEOUT)))?;
                     stream.write_all(&request)?;
                     let mut reply = vec![0; 256];
                     let bytes = stream.read(&mut reply)?;
@@ -414,7 +416,7 @@ pub fn detect(
                     None => return Ok(DetectedProtocol::Linerate),
                     Some(spec) if supports_plan(spec) => {
                         drop(stream);
-                        std::thread::sleep(RECOVERY_TIME);
+                        std::thread::sleep(sockets.with_round_trip(RECOVERY_TIME));
                         return Ok(DetectedProtocol::ThirdParty(spec, port));
                     }
                     // The protocol is recognised but does not support this measurement.
@@ -444,7 +446,7 @@ pub fn detect(
         probed.add_udp(port);
         match detect_iperf2_udp(address, sockets)? {
             Some(spec) if supports_plan(spec) => {
-                std::thread::sleep(UDP_RECOVERY_TIME);
+                std::thread::sleep(sockets.with_round_trip(UDP_RECOVERY_TIME));
                 return Ok(DetectedProtocol::ThirdParty(spec, port));
             }
             Some(spec) => {
@@ -490,6 +492,7 @@ fn probes_iperf2_udp(plan: &Plan, port: u16) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::net::UdpSocket;
     use std::sync::atomic::AtomicBool;
 
@@ -507,6 +510,7 @@ mod tests {
             local: &SourceBinding::default(),
             stack: None,
             stop: &AtomicBool::new(false),
+            shortest_connect: Cell::default(),
         };
         detect(plan, remote, &sockets)
     }

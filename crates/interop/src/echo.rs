@@ -4,7 +4,7 @@ use linerate_protocol::echo;
 use linerate_record::plan::{Plan, RunKind};
 use linerate_session::error::SessionError;
 use linerate_workload::framing::Framing;
-use linerate_workload::probes::ECHO_PROBE;
+use linerate_workload::probes::echo_probe;
 
 use super::setup_context::SetupContext;
 use super::{ClientProtocol, ClientProtocolSpec, PlanRejection, round_trips};
@@ -26,7 +26,8 @@ fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
 
 fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
     // Shorter than a request may be, because it only probes for a responder.
-    round_trips::open_flows(context, "echo", &Framing::Linerate, ECHO_PROBE, &|reply| {
-        reply == ECHO_PROBE
+    round_trips::open_flows(context, "echo", &Framing::Linerate, |attempt| {
+        let probe = echo_probe(attempt);
+        (probe.clone(), probe)
     })
 }

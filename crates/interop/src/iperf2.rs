@@ -177,7 +177,7 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionEr
         let framing = Framing::Bounceback {
             wall_ahead_ns: clock::wall_offset(),
         };
-        return round_trips::open_flows(context, "iperf2", &framing, &[], &|_| true);
+        return round_trips::open_flows(context, "iperf2", &framing, |_| Default::default());
     }
     match context.plan.protocol {
         TransportProtocol::Tcp => open_tcp(context, false),
@@ -233,12 +233,7 @@ fn open_tcp(
         sockets.push(duplicate_socket(&socket)?);
         let framing = match directions {
             // The header that requests payload is not payload.
-            Iperf2Direction::Reverse => {
-                socket
-                    .write_all(header)
-                    .map_err(|error| flow_open_error(context.remote, error))?;
-                Framing::NoHeader
-            }
+            Iperf2Direction::Reverse => Framing::NoHeader,
             _ if header.is_empty() => plain::stream_framing("iperf2-legacy"),
             _ => Framing::Prefix(header.into()),
         };
@@ -259,6 +254,13 @@ fn open_tcp(
             opening: socket.into_opening(),
             framing,
         });
+    }
+    if directions == Iperf2Direction::Reverse {
+        // The server's time begins with its header: on a long path each connect takes some of it.
+        for socket in &sockets {
+            let requested = socket.write_all(header);
+            requested.map_err(|error| flow_open_error(context.remote, error))?;
+        }
     }
     new_flows.extend(return_flows);
     let acks = AckWatch::new(context.remote, watched);

@@ -25,6 +25,7 @@ use linerate_workload::framing::Framing;
 use self::finish::ServerPauses;
 use super::control_socket::ControlSocket;
 use super::flow_socket::FlowSocket;
+use super::other_sender::OtherSenderWatch;
 use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, protocol_error};
 use super::{ClientProtocol, ClientProtocolSpec, ConnectedFlow, PlanRejection, first_rejection};
 
@@ -69,13 +70,6 @@ fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
             !plan.omit_ns.is_multiple_of(1_000_000_000),
             "-O",
             "iperf3 takes whole seconds",
-        ),
-        (
-            plan.duration_ns
-                .is_some_and(|time| !time.is_multiple_of(1_000_000_000))
-                && plan.has_direction(Direction::Receive),
-            "-t",
-            "iperf3's server counts whole seconds",
         ),
         (
             plan.pace.burst.is_some() && plan.has_direction(Direction::Receive),
@@ -282,10 +276,11 @@ impl Iperf3Driver {
         if self.params.protocol != Iperf3Transport::Udp {
             return socket.write_all(&self.cookie.to_wire()).map_err(failed);
         }
+        let watch = OtherSenderWatch::open(socket);
         socket
             .send(&udp::UdpHello::Little.to_bytes())
             .map_err(failed)?;
-        let until = clock::now() + SETUP_TIMEOUT_NS;
+        let until = clock::now() + SETUP_TIMEOUT_NS + self.control.path_delay_ns(false);
         let mut buffer = [0; 64];
         while clock::now() < until {
             self.check_stop(stop)?;
@@ -301,7 +296,7 @@ impl Iperf3Driver {
                 return Ok(());
             }
         }
-        Err(SessionError::UdpBlocked { address: self.peer })
+        Err(watch.explain(peer, SessionError::UdpBlocked { address: peer }))
     }
 
     fn wait_control(&self, milliseconds: u64) -> Result<(), SessionError> {
@@ -323,6 +318,11 @@ impl Iperf3Driver {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the end message follows datagrams of this end.
+    fn has_sent_datagrams(&self) -> bool {
+        self.finished && self.params.protocol == Iperf3Transport::Udp
     }
 
     /// Receives and sends control messages; returns true when flows are to be opened.
@@ -389,8 +389,10 @@ impl Iperf3Driver {
                 .send_results(local_results, now)
                 .map_err(|error| protocol_error(peer, error))?;
         }
-        machine
-            .check_deadline(now)
+        // A message and its reply wait in the queues of the path.
+        let path_ns = self.control.path_delay_ns(self.has_sent_datagrams());
+        self.machine
+            .check_deadline(now.saturating_sub(path_ns))
             .map_err(|error| protocol_error(peer, error))?;
         self.flush_control()?;
         if !open && !self.done {
@@ -411,7 +413,7 @@ impl ClientProtocol for Iperf3Driver {
         if let Some(last) = self.last_flow.take() {
             self.announce(&last, stop)?;
         }
-        let until = now + 2 * SETUP_TIMEOUT_NS;
+        let until = now + 2 * SETUP_TIMEOUT_NS + self.control.path_delay_ns(false);
         while !self.running && clock::now() < until {
             self.check_stop(stop)?;
             self.poll_control(clock::now())?;
@@ -463,6 +465,10 @@ impl ClientProtocol for Iperf3Driver {
 
     fn readable_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.control.readable_fds()
+    }
+
+    fn path_delay_ns(&self) -> Nanos {
+        self.control.path_delay_ns(self.has_sent_datagrams())
     }
 
     fn remote_report(&self) -> RemoteReport {

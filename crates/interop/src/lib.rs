@@ -22,6 +22,7 @@ mod control_adapter;
 mod control_socket;
 mod detect;
 mod flow_socket;
+mod other_sender;
 mod probe_sockets;
 mod report_command;
 mod round_trips;
@@ -181,6 +182,16 @@ trait ClientProtocol {
     /// Returns the address of the remote end, if that was not known before.
     fn peer(&self) -> Option<SocketAddr> {
         None
+    }
+
+    /// Returns the round-trip time of the path, where it was measured before the start.
+    fn rtt_ns(&self) -> Option<Nanos> {
+        None
+    }
+
+    /// Returns the time by which the server's messages may be late because of the queues of the path.
+    fn path_delay_ns(&self) -> Nanos {
+        0
     }
 
     /// Returns name and version of the remote program.

@@ -168,7 +168,8 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionEr
         if context.stop.load(Relaxed) {
             return Err(SessionError::Interrupted);
         }
-        if clock::now() >= until {
+        // The greetings and parameters take several round trips.
+        if clock::now() >= until + driver.control.path_delay_ns(false) {
             return Err(context.no_protocol_reply("nuttcp"));
         }
         driver.poll_control()?;
@@ -393,7 +394,8 @@ impl ClientProtocol for NuttcpDriver {
     fn poll(&mut self, now: Nanos) -> Result<(), SessionError> {
         self.send_end_marker(now);
         self.poll_control()?;
-        if self.report_deadline_ns.is_some_and(|until| now >= until) && !self.finished {
+        let is_late = |until| now >= until && now >= until + self.path_delay_ns();
+        if self.report_deadline_ns.is_some_and(is_late) && !self.finished {
             self.finished = true;
             if self.aborted {
                 return Ok(());
@@ -458,6 +460,11 @@ impl ClientProtocol for NuttcpDriver {
 
     fn readable_fds(&self) -> Vec<BorrowedFd<'_>> {
         self.control.readable_fds()
+    }
+
+    fn path_delay_ns(&self) -> Nanos {
+        let sends_datagrams = self.datagrams && !self.receives();
+        self.control.path_delay_ns(sends_datagrams)
     }
 
     fn remote_report(&self) -> RemoteReport {

@@ -1,12 +1,13 @@
 //! Sockets of probes, before anything of the server is known: of the kernel or of the user-space
 //! stack.
 
+use std::cell::Cell;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use linerate_session::client_stack;
 use linerate_session::dial::{SourceBinding, connect};
@@ -27,6 +28,8 @@ pub struct ProbeSockets<'a> {
     /// User-space stack, if it carries the test.
     pub stack: Option<&'a StackHandle>,
     pub stop: &'a AtomicBool,
+    /// Shortest time of a connect that was accepted or refused.
+    pub shortest_connect: Cell<Option<Duration>>,
 }
 
 /// Datagram socket connected to one address.
@@ -42,6 +45,22 @@ impl<'a> ProbeSockets<'a> {
     /// # Errors
     /// Error of the connect; [`SessionError::Refused`] if no program listens.
     pub fn connect(&self, address: SocketAddr) -> Result<Socket, SessionError> {
+        let begin = Instant::now();
+        let connected = self.connect_untimed(address);
+        if let Ok(_) | Err(SessionError::ConnectionRefused { .. }) = connected {
+            let shortest = self.shortest_connect.get().unwrap_or(Duration::MAX);
+            self.shortest_connect
+                .set(Some(shortest.min(begin.elapsed())));
+        }
+        connected
+    }
+
+    /// Returns a time that a server needs, extended by the round trip of the path.
+    pub fn with_round_trip(&self, time: Duration) -> Duration {
+        time + self.shortest_connect.get().unwrap_or_default()
+    }
+
+    fn connect_untimed(&self, address: SocketAddr) -> Result<Socket, SessionError> {
         let Some(stack) = self.stack else {
             return connect(address, self.local, self.stop).map(Socket::from);
         };

@@ -8,14 +8,17 @@ use linerate_session::error::SessionError;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
+use linerate_workload::probes::RESPONDER_PROBES;
 
 use super::flow_socket::FlowSocket;
-use super::setup_context::{SetupContext, flow_open_error};
+use super::other_sender::OtherSenderWatch;
+use super::setup_context::{SETUP_TIMEOUT_NS, SetupContext, flow_open_error};
 use super::{ClientProtocol, ConnectedFlow, PlanRejection, first_rejection};
 
-/// Attempts for a first response, and the timeout of each.
-const PROBE_ATTEMPTS: u32 = 5;
-const PROBE_TIMEOUT_NS: Nanos = 500_000_000;
+/// Time after which a probe is repeated, because one may be lost. The replies to all of them are
+/// awaited for [`SETUP_TIMEOUT_NS`], as an answer to a connect is.
+const PROBE_INTERVAL_NS: Nanos = 500_000_000;
+const _: () = assert!(PROBE_INTERVAL_NS * (RESPONDER_PROBES as Nanos) < SETUP_TIMEOUT_NS);
 
 /// Rejects options that need our own server, or a reply that is a copy of the request.
 pub fn reject_plan(plan: &Plan, replies_are_copies: bool) -> Option<PlanRejection> {
@@ -50,22 +53,31 @@ pub fn reject_plan(plan: &Plan, replies_are_copies: bool) -> Option<PlanRejectio
 pub struct RequestDriver {
     name: &'static str,
     new_flows: Vec<ConnectedFlow>,
+    /// Time of the first connect, or of the reply to a probe.
+    rtt_ns: Nanos,
 }
 
-/// Opens the flows of a protocol with requests as `framing` describes. `first` is a request that
-/// must get a reply before the measurement starts, and `is_reply` recognises that reply.
+/// Probe of a responder, and its reply, by attempt.
+pub type ResponderProbe = fn(attempt: u8) -> (Vec<u8>, Vec<u8>);
+
+/// Opens the flows of a protocol with requests as `framing` describes. Over UDP a probe must get its
+/// reply before the measurement starts.
 pub fn open_flows(
     context: &SetupContext<'_>,
     name: &'static str,
     framing: &Framing,
-    first: &[u8],
-    is_reply: &dyn Fn(&[u8]) -> bool,
+    probe: ResponderProbe,
 ) -> Result<Box<dyn ClientProtocol>, SessionError> {
     let mut new_flows = Vec::new();
+    let mut rtt_ns = 0;
     for id in 1..=context.plan.streams {
+        let start_ns = clock::now();
         let socket = context.connect_flow(id, Direction::Send, context.remote.port())?;
-        if id == 1 && context.plan.protocol == TransportProtocol::Udp {
-            probe_responder(context, &socket, first, is_reply)?;
+        if id == 1 {
+            rtt_ns = match context.plan.protocol {
+                TransportProtocol::Tcp => clock::now().saturating_sub(start_ns),
+                TransportProtocol::Udp => probe_responder(context, &socket, probe)?,
+            };
         }
         new_flows.push(ConnectedFlow {
             id,
@@ -74,33 +86,50 @@ pub fn open_flows(
             framing: framing.clone(),
         });
     }
-    Ok(Box::new(RequestDriver { name, new_flows }))
+    Ok(Box::new(RequestDriver {
+        name,
+        new_flows,
+        rtt_ns,
+    }))
 }
 
-/// Sends a request until it gets a reply.
+/// Sends probes until one gets its reply; returns the time that it took.
 fn probe_responder(
     context: &SetupContext<'_>,
     socket: &FlowSocket,
-    request: &[u8],
-    is_reply: &dyn Fn(&[u8]) -> bool,
-) -> Result<(), SessionError> {
+    probe: ResponderProbe,
+) -> Result<Nanos, SessionError> {
     let remote: SocketAddr = context.remote;
+    let watch = OtherSenderWatch::open(socket);
     let mut buffer = vec![0; 1 << 16];
-    for _ in 0..PROBE_ATTEMPTS {
+    let mut sent = Vec::new();
+    let end_ns = clock::now() + SETUP_TIMEOUT_NS;
+    for attempt in 0..RESPONDER_PROBES {
+        let (request, reply) = probe(attempt);
+        sent.push((reply, clock::now()));
         socket
-            .send(request)
+            .send(&request)
             .map_err(|error| flow_open_error(remote, error))?;
-        let until = clock::now() + PROBE_TIMEOUT_NS;
+        let until = match attempt + 1 == RESPONDER_PROBES {
+            true => end_ns,
+            false => clock::now() + PROBE_INTERVAL_NS,
+        };
         while context.wait_readable(socket, until)? {
             match socket.receive(&mut buffer) {
-                Ok(bytes) if is_reply(&buffer[..bytes]) => return Ok(()),
-                Ok(_) => {}
+                Ok(bytes) => {
+                    let received_ns = clock::now();
+                    if let Some((_, sent_ns)) =
+                        sent.iter().find(|(reply, _)| *reply == buffer[..bytes])
+                    {
+                        return Ok(received_ns.saturating_sub(*sent_ns));
+                    }
+                }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(flow_open_error(remote, error)),
             }
         }
     }
-    Err(context.udp_timeout(PROBE_TIMEOUT_NS * Nanos::from(PROBE_ATTEMPTS)))
+    Err(watch.explain(remote, context.udp_timeout(SETUP_TIMEOUT_NS)))
 }
 
 impl ClientProtocol for RequestDriver {
@@ -116,6 +145,10 @@ impl ClientProtocol for RequestDriver {
 
     fn is_finished(&self) -> bool {
         true
+    }
+
+    fn rtt_ns(&self) -> Option<Nanos> {
+        Some(self.rtt_ns)
     }
 
     fn agent(&self) -> String {

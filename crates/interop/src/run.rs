@@ -1,5 +1,6 @@
 //! Test with another tool's server, from its options to its record.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,13 +16,14 @@ use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, Record};
 use linerate_session::client::Client;
-use linerate_session::client_stack::ClientStack;
+use linerate_session::client_stack::{ClientStack, try_in_order};
 use linerate_session::coordinator::{Coordinator, RunResults};
 use linerate_session::cpu_load::CpuLoad;
 use linerate_session::dial::{AddressFamily, SourceBinding, local_address_towards};
 use linerate_session::error::SessionError;
 use linerate_session::flow_memory::FlowMemory;
 use linerate_session::loss::{LabNetwork, PathCounters, read_local_counters};
+use linerate_session::path_timeouts::resolve_response_timeout;
 use linerate_session::setup::AgreedFlow;
 use linerate_session::third_party_record::InteropTest;
 use linerate_session::thread_plan::usable_cpus;
@@ -82,7 +84,15 @@ fn run(
     let local_stack = ClientStack::start(&client.plan)?;
     let started = Instant::now();
     loop {
-        let result = run_attempt(client, &local_stack, &local, network, stop, emit);
+        let addresses = remote_addresses(client, &local_stack, &local);
+        let result = addresses.and_then(|addresses| {
+            let last = addresses.last().copied();
+            try_in_order(addresses, |remote| {
+                let is_last = Some(remote) == last;
+                let remote = (remote, is_last);
+                run_attempt(client, &local_stack, &local, remote, network, stop, emit)
+            })
+        });
         match result.map_err(|error| local_stack.explain_error(error)) {
             Err(error) if error.may_pass() && started.elapsed() < client.retry_timeout => {
                 std::thread::sleep(RETRY_INTERVAL);
@@ -113,28 +123,39 @@ fn connection_refused(client: &Client, address: SocketAddr) -> SessionError {
     )
 }
 
-/// Returns the client of the plan's protocol, and the remote address with its port.
-fn resolve_server(
+/// Returns the server's addresses in the order to try them. A receiver that waits for its sender
+/// has one, its own.
+fn remote_addresses(
     client: &Client,
     local_stack: &ClientStack,
     local: &SourceBinding,
+) -> Result<Vec<SocketAddr>, SessionError> {
+    if !ttcp_receiver::waits_for_sender(&client.plan) {
+        return local_stack.remote_addresses(client, local);
+    }
+    let ipv6 = client.family == AddressFamily::V6 || local.address.is_some_and(|ip| ip.is_ipv6());
+    Ok(vec![ttcp_receiver::unspecified_address(&client.plan, ipv6)])
+}
+
+/// Returns the client of the plan's protocol, and the remote address with its port.
+fn find_protocol(
+    client: &Client,
+    local_stack: &ClientStack,
+    local: &SourceBinding,
+    mut remote: SocketAddr,
     stop: &AtomicBool,
 ) -> Result<Option<(&'static ClientProtocolSpec, SocketAddr)>, SessionError> {
     if ttcp_receiver::waits_for_sender(&client.plan) {
-        let ipv6 =
-            client.family == AddressFamily::V6 || local.address.is_some_and(|ip| ip.is_ipv6());
-        return Ok(Some((
-            &ttcp_receiver::RECEIVER,
-            ttcp_receiver::unspecified_address(&client.plan, ipv6),
-        )));
+        return Ok(Some((&ttcp_receiver::RECEIVER, remote)));
     }
-    let mut remote = local_stack.remote_address(client, local, stop)?;
+    local_stack.prepare_path(remote, stop)?;
     let name = client.plan.peer_protocol.as_deref().unwrap_or(AUTO);
     let found = if name == AUTO {
         let sockets = ProbeSockets {
             local,
             stack: local_stack.netstack().map(StackThread::handle),
             stop,
+            shortest_connect: Cell::default(),
         };
         match detect::detect(&client.plan, remote, &sockets)? {
             detect::DetectedProtocol::Linerate => return Ok(None),
@@ -153,16 +174,18 @@ fn resolve_server(
     Ok(Some((found, remote)))
 }
 
-/// Runs one attempt, from the connection to the record.
+/// Runs one attempt with an address, from the connection to the record. Unless the address `is_last`,
+/// an attempt that reached no program there is an error.
 fn run_attempt(
     client: &Client,
     local_stack: &ClientStack,
     local: &SourceBinding,
+    (remote, is_last): (SocketAddr, bool),
     network: Option<&Arc<LabNetwork>>,
     stop: &AtomicBool,
     emit: &mut dyn FnMut(EventKind),
 ) -> Result<Option<(Record, Option<SessionError>)>, SessionError> {
-    let Some((spec, remote)) = resolve_server(client, local_stack, local, stop)? else {
+    let Some((spec, remote)) = find_protocol(client, local_stack, local, remote, stop)? else {
         return Ok(None);
     };
     let mut plan = client.plan.clone();
@@ -208,6 +231,13 @@ fn run_attempt(
     let shares_cores = remote.ip().to_canonical().is_loopback();
     let thread_plan = local_stack.thread_plan(&plan, requested_wait, shares_cores)?;
     let mut driver = (spec.open)(&context)?;
+    let rtt_ns = driver.rtt_ns();
+    let mut plan = plan.clone();
+    resolve_response_timeout(&mut plan, rtt_ns);
+    let context = SetupContext {
+        plan: &plan,
+        ..context
+    };
     let directions: BTreeMap<u32, Direction>;
     let flows: Vec<AgreedFlow> = {
         let new_flows = driver.flows();
@@ -318,12 +348,23 @@ fn run_attempt(
         let has_no_report = ["ttcp", "discard"].contains(&spec.name);
         rejected_datagrams_error(remote, &results.local).filter(|_| has_no_report)
     });
+    let is_rejected = rejected_datagrams_error(remote, &results.local).is_some();
+    if let Some(failure) = (results.failure).take_if(|_| is_rejected && !is_last) {
+        emit(EventKind::Waiting {
+            activity: format!(
+                "{failure}; the next address of {} follows",
+                client.plan.host
+            ),
+        });
+        return Err(failure);
+    }
     let mut test = InteropTest::new(spec.name, Plan::clone(&plan), started, results.local);
     test.local_results.interrupted |= results.interrupted;
     test.intervals = results.intervals;
     test.dropped_intervals = results.intervals_omitted;
     test.remote_report = driver.remote_report();
     test.acknowledged = driver.acknowledged();
+    test.counted_from_ns = results.counted_from_ns;
     test.failure = results.failure.or(broken);
     if let Some(remote_message) = driver.remote_error().filter(|_| test.failure.is_none()) {
         test.local_results.caveats.push(Caveat::new(

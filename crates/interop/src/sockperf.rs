@@ -1,9 +1,10 @@
 //! sockperf: round trips with `sockperf server`.
 
-use linerate_protocol::sockperf::{HEADER_BYTES, MESSAGE_LIMIT_BYTES, PORT, SockperfHeader};
+use linerate_protocol::sockperf::{HEADER_BYTES, MESSAGE_LIMIT_BYTES, PORT};
 use linerate_record::plan::{Plan, RunKind};
 use linerate_session::error::SessionError;
 use linerate_workload::framing::Framing;
+use linerate_workload::probes::sockperf_probe;
 
 use super::setup_context::SetupContext;
 use super::{ClientProtocol, ClientProtocolSpec, PlanRejection, first_rejection, round_trips};
@@ -30,8 +31,8 @@ fn reject_plan(plan: &Plan) -> Option<PlanRejection> {
 }
 
 fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionError> {
-    let request = SockperfHeader::request(1, HEADER_BYTES as u32);
-    let is_reply = |reply: &[u8]| SockperfHeader::read(reply) == Some(request.to_reply());
-    let first = request.to_bytes();
-    round_trips::open_flows(context, "sockperf", &Framing::Sockperf, &first, &is_reply)
+    round_trips::open_flows(context, "sockperf", &Framing::Sockperf, |attempt| {
+        let probe = sockperf_probe(attempt);
+        (probe.to_bytes().into(), probe.to_reply().to_bytes().into())
+    })
 }

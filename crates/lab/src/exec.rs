@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus};
 
 use linerate_sys::namespace;
@@ -174,11 +175,14 @@ pub(crate) fn exec_inside(command: &[OsString]) -> Result<(), LabError> {
         let _ = namespace::remount_proc();
         let _ = namespace::remount_sys();
     }
-    let source = Command::new(program).args(arguments).exec();
+    let path = search_path(std::env::var_os("PATH"));
+    let source = (Command::new(program).args(arguments))
+        .env("PATH", &path)
+        .exec();
     let missing = match source.kind() {
         io::ErrorKind::NotFound => true,
         // exec also returns EACCES when one directory of PATH is not readable.
-        io::ErrorKind::PermissionDenied => !is_in_path(program),
+        io::ErrorKind::PermissionDenied => !is_in_path(program, &path),
         _ => false,
     };
     Err(match missing {
@@ -192,18 +196,47 @@ pub(crate) fn exec_inside(command: &[OsString]) -> Result<(), LabError> {
     })
 }
 
-/// Returns whether a file exists for a command, in PATH or at its path.
-fn is_in_path(program: &OsStr) -> bool {
+/// Directories of `ip`, `tc`, `ethtool` and `sysctl`, which a user's PATH may lack. In a lab every
+/// user is root.
+const ADMIN_DIRS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+/// Returns a search path that contains [`ADMIN_DIRS`].
+fn search_path(path: Option<OsString>) -> OsString {
+    let path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    let dirs: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    let missing = (ADMIN_DIRS.iter().map(PathBuf::from)).filter(|dir| !dirs.contains(dir));
+    // A directory that was split off contains no separator.
+    std::env::join_paths(dirs.iter().cloned().chain(missing)).unwrap_or(path)
+}
+
+/// Returns whether a file exists for a command, in a search path or at its path.
+fn is_in_path(program: &OsStr, path: &OsStr) -> bool {
     if program.as_bytes().contains(&b'/') {
         return true;
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|dir| dir.join(program).is_file())
+    std::env::split_paths(path).any(|dir| dir.join(program).is_file())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_of_root_are_found() {
+        for (path, expected) in [
+            (
+                None,
+                "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+            ),
+            (Some("/bin"), "/bin:/usr/local/sbin:/usr/sbin:/sbin"),
+            (
+                Some("/sbin:/x:/usr/sbin:/usr/local/sbin"),
+                "/sbin:/x:/usr/sbin:/usr/local/sbin",
+            ),
+        ] {
+            assert_eq!(search_path(path.map(OsString::from)), expected, "{path:?}");
+        }
+    }
 
     #[test]
     fn exit_codes_are_shells() {

@@ -450,9 +450,16 @@ fn apply_switch_settings() {
     }
 }
 
+/// Returns whether new interfaces of the calling thread's namespace get IPv6: the kernel has it, and
+/// no setting that could not be changed disables it.
 fn ipv6_works() -> bool {
-    fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6")
-        .is_ok_and(|disabled| disabled.trim() == "0")
+    let is_enabled = |scope: &str| {
+        let path = format!("/proc/sys/net/ipv6/conf/{scope}/disable_ipv6");
+        fs::read_to_string(path).is_ok_and(|disabled| disabled.trim() == "0")
+    };
+    is_enabled("all")
+        && is_enabled("default")
+        && UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok()
 }
 
 /// Configures one end of a link, inside its namespace.

@@ -42,4 +42,4 @@ pub use link_emulator::PASSING_REPLY;
 pub use privilege::{enter_user_namespace, privileged};
 pub use registry::{down, list};
 pub use segment_sizes::{segment_sizes, set_segment_sizes};
-pub use topology::{Topology, TopologyError};
+pub use topology::{LinkSpec, Topology, TopologyError};

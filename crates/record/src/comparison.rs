@@ -85,10 +85,16 @@ pub enum RankTest {
 }
 
 /// Side of a comparison.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Default, Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ComparisonSide {
     /// Name of the side: its options, its command, or the name of its record.
     pub label: String,
+    /// Name that the user gave to the side.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// Command that ran before each of its runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare: Option<String>,
     /// Median and interval of its runs; absent without runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<Estimate>,
@@ -483,8 +489,7 @@ mod tests {
     fn side(label: &str) -> ComparisonSide {
         ComparisonSide {
             label: label.to_owned(),
-            value: None,
-            records: Vec::new(),
+            ..ComparisonSide::default()
         }
     }
 

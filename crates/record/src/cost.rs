@@ -120,6 +120,31 @@ impl ThreadCost {
     }
 }
 
+/// Stops of an end's threads by a quota of processor time (cpu.stat of the cgroup). Includes all
+/// programs of the cgroup.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CpuThrottling {
+    /// Periods in which a thread ran.
+    pub periods: u64,
+    /// Periods in which the quota was used up.
+    pub throttled_periods: u64,
+    /// Time for which threads were stopped, ns: the sum over processors.
+    pub throttled_ns: u64,
+}
+
+impl CpuThrottling {
+    /// Returns the difference to an earlier reading.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        Self {
+            periods: self.periods.saturating_sub(earlier.periods),
+            throttled_periods: (self.throttled_periods).saturating_sub(earlier.throttled_periods),
+            throttled_ns: self.throttled_ns.saturating_sub(earlier.throttled_ns),
+        }
+    }
+}
+
 /// Time of all processors of a machine while a run moved payload, by use, in ns (/proc/stat,
 /// sampled by ticks on most kernels). Includes all programs of the machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::command_line::shell_quote;
 use crate::plan::SchedPolicy;
 use crate::stack::StackFacts;
 
@@ -83,6 +84,9 @@ pub struct CpuFacts {
     pub model: Option<String>,
     /// Processors that this process may use (its affinity mask).
     pub usable: Option<u32>,
+    /// Smallest quota of processor time of this process's cgroups; absent without a limit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quota: Option<CpuQuota>,
     /// Logical processors online.
     pub logical: Option<u32>,
     /// Physical cores online.
@@ -112,6 +116,37 @@ pub struct CpuFacts {
     pub idle_states: Vec<IdleState>,
     /// CPU mitigations by vulnerability, without those that do not affect the processor.
     pub mitigations: BTreeMap<String, String>,
+}
+
+/// Quota of processor time of a cgroup. When it is used up, all threads of the cgroup stop until the
+/// next period.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(default)]
+pub struct CpuQuota {
+    /// Processor time per period, ns.
+    pub quota_ns: u64,
+    /// Period, ns.
+    pub period_ns: u64,
+    /// File that sets the quota.
+    pub file: String,
+}
+
+impl CpuQuota {
+    /// Returns the quota in processors: 0.5 is half the time of one.
+    #[must_use]
+    pub fn cpus(&self) -> f64 {
+        self.quota_ns as f64 / self.period_ns.max(1) as f64
+    }
+
+    /// Returns the command that removes the quota.
+    #[must_use]
+    pub fn lift_command(&self) -> String {
+        let no_limit = match self.file.ends_with("cpu.max") {
+            true => "max",
+            false => "-1",
+        };
+        format!("echo {no_limit} > {}", shell_quote(&self.file))
+    }
 }
 
 /// An idle state of a processor.
@@ -184,6 +219,9 @@ pub struct InterfaceFacts {
     /// Offloads that the driver does not let users change (`[fixed]` in `ethtool -k`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub fixed_offloads: Vec<String>,
+    /// Largest segmentation-offload packet in bytes for IPv6.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub gso_max_bytes: Option<u32>,
     /// Largest segmentation-offload packet in bytes for IPv4.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gso_ipv4_max_bytes: Option<u32>,
@@ -219,6 +257,17 @@ pub struct InterfaceFacts {
     /// Energy-Efficient Ethernet (IEEE 802.3az).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub energy_efficient: Option<EeeState>,
+}
+
+impl InterfaceFacts {
+    /// Returns the largest segmentation-offload packet in bytes for a family. Records without the
+    /// limit of IPv6 have one for both.
+    #[must_use]
+    pub fn gso_bytes(&self, is_ipv6: bool) -> Option<u32> {
+        self.gso_max_bytes
+            .filter(|_| is_ipv6)
+            .or(self.gso_ipv4_max_bytes)
+    }
 }
 
 /// Equal child qdiscs of another qdisc.

@@ -176,6 +176,7 @@ ids! {
         IdleWakeup = "idle-wakeup",
         SchedulingDelay = "scheduling-delay",
         RtThrottle = "rt-throttle",
+        CpuQuota = "cpu-quota",
         CpuFrequency = "cpu-frequency",
         Steal = "steal",
         UdpReceiveQueue = "udp-receive-queue",

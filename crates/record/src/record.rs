@@ -12,7 +12,8 @@ use serde::{Deserialize, Serialize};
 use crate::call_times::{CallClock, CallsByName};
 use crate::command_line::CommandLine;
 use crate::cost::{
-    MachineTime, MemoryCost, ProcessorTime, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
+    CpuThrottling, MachineTime, MemoryCost, ProcessorTime, StreamInterval, TcpInterval, ThreadCost,
+    ThreadShares,
 };
 use crate::facts::{HostFacts, Role};
 use crate::finding::Finding;
@@ -350,6 +351,9 @@ pub struct CpuCost {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[serde(alias = "uncounted_because")]
     pub uncounted_reason: Option<String>,
+    /// Stops by a quota of processor time during the run; absent without a quota.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throttling: Option<CpuThrottling>,
     /// Time of the full machine during the run, by use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine: Option<MachineTime>,

@@ -11,6 +11,7 @@ fn main() {
         color: std::env::args().any(|argument| argument == "--color"),
         width: 100,
         unicode: true,
+        brief: std::env::args().any(|argument| argument == "--brief"),
     };
     for record in [
         samples::tcp_send(),

@@ -351,6 +351,7 @@ mod tests {
             color: false,
             width: 200,
             unicode: true,
+            brief: false,
         };
         let text = crate::text::render_set(set, &style);
         assert!(
@@ -378,6 +379,7 @@ mod tests {
             color: false,
             width: 200,
             unicode: true,
+            brief: false,
         };
         let text = crate::text::render_set(set, &style);
         let markdown =

@@ -60,6 +60,22 @@ pub(crate) fn describe_time(cost: &CpuCost) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
+/// Describes a cost in one line: `98.0 % of a CPU, blocked 1.20 %, waiting for a CPU 0.80 %`.
+pub(crate) fn describe_cpu_briefly(cost: &CpuCost) -> String {
+    let waiting = run_delay_shares(&cost.threads).map(|(_, waited)| waited);
+    let shares = [
+        ("blocked", cost.blocked_share),
+        ("waiting for a CPU", waiting),
+    ];
+    let mut text = format!("{} of a CPU", format_share(cost.share));
+    for (name, share) in shares {
+        if let Some(share) = share.filter(|&share| share >= MIN_SHOWN_SHARE) {
+            text.push_str(&format!(", {name} {}", format_share(share)));
+        }
+    }
+    text
+}
+
 /// Describes the load of the machine: `machine: 5.33 % softirq, 0.10 % steal`.
 fn describe_machine(cost: &CpuCost) -> Option<String> {
     let machine = cost.machine.as_ref()?;

@@ -138,7 +138,15 @@ const FACTS: &[(&str, bool, FactReader)] = &[
     }),
     ("GSO limit", false, |host| {
         read_interface(host, |i| {
-            FactValue::from_option(i.gso_ipv4_max_bytes.map(|b| format_bytes(b.into())))
+            let [ipv4, ipv6] = [false, true].map(|is_ipv6| i.gso_bytes(is_ipv6));
+            let of = |name: &str, bytes: u32| format!("{name}{}", format_bytes(bytes.into()));
+            match ipv4 == ipv6 {
+                true => FactValue::from_option(ipv4.map(|bytes| of("", bytes))),
+                false => FactValue::join_parts([
+                    ipv4.map(|bytes| of("IPv4 ", bytes)),
+                    ipv6.map(|bytes| of("IPv6 ", bytes)),
+                ]),
+            }
         })
     }),
     ("offloads", false, |host| read_interface(host, offloads)),
@@ -176,6 +184,7 @@ fn processors(host: &HostFacts) -> FactValue {
         cpu.usable
             .filter(|_| cpu.usable != cpu.logical)
             .map(|n| format!("{n} usable")),
+        (cpu.quota.as_ref()).map(|quota| format!("quota of {:.2}", quota.cpus())),
         cpu.cores.map(|n| count_of(n.into(), "core")),
         cpu.sockets.map(|n| count_of(n.into(), "socket")),
         cpu.numa_nodes.map(|n| count_of(n.into(), "NUMA node")),

@@ -113,6 +113,35 @@ fn udp_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
     figures
 }
 
+/// Returns the known figures of a line in a server's log: `10.0 s, 17.6 GiB, 15.1 Gb/s, 3
+/// retransmits`.
+pub(crate) fn log_figures(plan: &Plan, summary: &Summary) -> Vec<String> {
+    let count = |value: Option<u64>, name: &str| {
+        let value = value.filter(|&value| value > 0)?;
+        Some(format!("{} {name}", format_count(value)))
+    };
+    let rtt = summary.rtt_ns.as_ref();
+    let figures = match plan.kind {
+        RunKind::Latency => [
+            count(summary.round_trips, "round trips"),
+            rtt.map(|rtt| format!("p50 {}", format_nanos(rtt.p50 as f64))),
+            rtt.map(|rtt| format!("p99 {}", format_nanos(rtt.p99 as f64))),
+            count(summary.lost, "lost"),
+        ],
+        _ => [
+            (summary.bytes_received.or(summary.bytes_sent)).map(format_bytes),
+            summary.goodput_bps.map(format_bit_rate),
+            count(summary.retransmits, "retransmits"),
+            (summary.loss_fraction.filter(|&loss| loss > 0.0))
+                .map(|loss| format!("{} lost", format_share(loss))),
+        ],
+    };
+    let time = summary.duration_ns.map(|time| format_nanos(time as f64));
+    time.into_iter()
+        .chain(figures.into_iter().flatten())
+        .collect()
+}
+
 /// Returns the timing figures that a throughput run recorded.
 pub(crate) fn timing_figures(summary: &Summary) -> Vec<SummaryFigure> {
     let mut figures = Vec::new();

@@ -115,6 +115,9 @@ impl LiveLines {
                     (false, true) => "connection from",
                     (false, false) => "connected to",
                 };
+                if self.logs_lines() {
+                    return None;
+                }
                 let text = format!("{verb} {peer} ({agent})");
                 // The runs of a series have one server.
                 if !self.serving && self.last_connection == text {
@@ -143,9 +146,13 @@ impl LiveLines {
                     // The header is repeated after lines of other tests.
                     self.last_header = None;
                 }
+                if self.logs_lines() {
+                    return None;
+                }
                 let role_name = |role| model::role_name(plan, role);
                 let (client, server) = (role_name(Role::Client), role_name(Role::Server));
-                let wait = (plan.kind != RunKind::Generate).then(|| {
+                let has_wait = plan.kind != RunKind::Generate && !self.style.brief;
+                let wait = has_wait.then(|| {
                     let wait = match plan.peer_protocol {
                         // The wait mode of another program is unknown.
                         Some(_) if self.serving => {
@@ -166,6 +173,13 @@ impl LiveLines {
                     self.text_width(event.test),
                 )
                 .join("\n")
+            }
+            EventKind::Interval { .. }
+            | EventKind::StackInterval { .. }
+            | EventKind::CaveatRaised { .. }
+                if self.logs_lines() =>
+            {
+                return None;
             }
             EventKind::Interval { interval } => self.render_interval(event.test, interval),
             EventKind::StackInterval { interval } => text::stack::describe_interval(interval),
@@ -198,6 +212,10 @@ impl LiveLines {
                     return None;
                 }
                 self.last_header = None;
+                if self.logs_lines() {
+                    // The log has no lines of other tests between those of this one.
+                    return Some(text::render_server_line(record, &test.peer));
+                }
                 let details = test.layout.is_none();
                 let style = self.style_of_test(event.test);
                 text::render_server_summary(record, &test.peer, details, &style)
@@ -212,6 +230,11 @@ impl LiveLines {
             }
         };
         Some(self.prefix_lines(event.test, &text))
+    }
+
+    /// Returns true if each test is one line of a server's log.
+    fn logs_lines(&self) -> bool {
+        self.serving && self.style.brief
     }
 
     fn render_ready(&self, port: u16, addresses: &[String], other_ports: &[u16]) -> String {

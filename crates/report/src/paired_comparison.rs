@@ -33,7 +33,7 @@ pub(crate) fn side_table(comparison: &Comparison) -> Grid {
     let mut headings = vec!["side", "description"];
     headings.extend(&side_headings(comparison)[1..]);
     let with_label = |mut row: Vec<String>, side: &ComparisonSide| {
-        row.insert(1, strip_control_characters(&side.label).into_owned());
+        row.insert(1, describe_side(side));
         row
     };
     let [a, b] = side_rows(comparison);
@@ -51,12 +51,29 @@ pub(crate) fn side_headings(comparison: &Comparison) -> [&'static str; 5] {
     ["side", "median", low, high, "runs"]
 }
 
+/// Returns the letter of a side with the name that the user gave: `A (old)`.
+pub(crate) fn side_name(letter: &str, side: &ComparisonSide) -> String {
+    match &side.name {
+        Some(name) => format!("{letter} ({})", strip_control_characters(name)),
+        None => letter.to_owned(),
+    }
+}
+
+/// Returns the description of a side: its command, and the one that ran before it.
+pub(crate) fn describe_side(side: &ComparisonSide) -> String {
+    let text = match &side.prepare {
+        Some(line) => format!("{} (after: {line})", side.label),
+        None => side.label.clone(),
+    };
+    strip_control_characters(&text).into_owned()
+}
+
 pub(crate) fn side_rows(comparison: &Comparison) -> [Vec<String>; 2] {
     let value = |value: f64| figure::format(&comparison.figure, value);
     let row = |letter: &str, side: &ComparisonSide| {
         let [low, high] = model::format_bounds(side.value, value);
         vec![
-            letter.to_owned(),
+            side_name(letter, side),
             model::or_unknown(side.value, |v| value(v.median)),
             low,
             high,
@@ -91,6 +108,7 @@ pub(crate) fn describe_verdict(comparison: &Comparison) -> String {
         return "Undecided: no valid pair.".to_owned();
     };
     let name = strip_control_characters(&comparison.figure);
+    let b = side_name("B", &comparison.b);
     let p = model::or_unknown(comparison.p_value, format_p_value);
     let (size, low, high, largest) = match comparison.ratio {
         Some(ratio) => describe_ratio(ratio, comparison.largest_difference),
@@ -102,17 +120,17 @@ pub(crate) fn describe_verdict(comparison: &Comparison) -> String {
     );
     match comparison.verdict {
         ComparisonVerdict::Faster => format!(
-            "B is {}: its {name} is {size} ({bounds}).",
+            "{b} is {}: its {name} is {size} ({bounds}).",
             better_adjective(comparison)
         ),
         ComparisonVerdict::Slower if comparison.regression => {
             format!(
-                "B is {}: its {name} is {size} ({bounds}).",
+                "{b} is {}: its {name} is {size} ({bounds}).",
                 worse_adjective(comparison)
             )
         }
         ComparisonVerdict::Slower => format!(
-            "B is {}, but by less than the relevant effect: its {name} is {size} ({bounds}).",
+            "{b} is {}, but by less than the relevant effect: its {name} is {size} ({bounds}).",
             worse_adjective(comparison)
         ),
         ComparisonVerdict::NoDifference if largest.is_empty() => {
@@ -284,8 +302,7 @@ mod tests {
     fn verdict_of(figure: &str, a: f64, b: f64) -> String {
         let side = |label: &str| ComparisonSide {
             label: label.to_owned(),
-            value: None,
-            records: Vec::new(),
+            ..ComparisonSide::default()
         };
         let pair = RunPair {
             a,

@@ -21,6 +21,9 @@ pub struct TextStyle {
     pub width: usize,
     /// True if characters beyond ASCII are used.
     pub unicode: bool,
+    /// True if a run is its figures, one line of CPU for each end and the command of each finding.
+    /// Otherwise it has all details: shares of time, evidence, gains.
+    pub brief: bool,
 }
 
 /// Value of `--color`.
@@ -74,6 +77,7 @@ impl TextStyle {
         color: false,
         width: MAX_WIDTH,
         unicode: false,
+        brief: false,
     };
 
     /// Chooses the style: `--color`, then NO_COLOR, then CLICOLOR_FORCE, then the terminal.
@@ -99,6 +103,7 @@ impl TextStyle {
                 _ => PIPE_WIDTH,
             },
             unicode: unicode && !dumb,
+            brief: false,
         }
     }
 

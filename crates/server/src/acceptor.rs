@@ -20,10 +20,10 @@ use linerate_record::event::{Event, EventKind};
 use linerate_record::plan::TransportProtocol;
 use linerate_session::error::SessionError;
 use linerate_sys::clock::Nanos;
+use linerate_sys::socket::enable_keepalive;
 use linerate_sys::{clock, fd_table};
 use mio::net::{TcpListener, TcpStream as MioStream, UdpSocket};
 use mio::{Events, Interest, Poll, Token as Key};
-use socket2::{SockRef, TcpKeepalive};
 
 use crate::client_shares::owner_of;
 use crate::handlers as protocols;
@@ -239,7 +239,7 @@ impl Acceptor {
                         continue;
                     }
                     // Keepalive is best effort: without it, a lost client is noticed later.
-                    let _ = SockRef::from(&stream).set_tcp_keepalive(&keepalive());
+                    let _ = enable_keepalive(&stream);
                     let key = self.next_key;
                     self.next_key += 1;
                     let registry = self.poll.registry();
@@ -708,14 +708,6 @@ impl PendingConnection {
     fn has_sent(&self) -> bool {
         self.stream.peek(&mut [0]).is_ok_and(|bytes| bytes > 0)
     }
-}
-
-/// Keepalive that detects a lost host: first probe after 10 s without data, closed 15 s later.
-fn keepalive() -> TcpKeepalive {
-    TcpKeepalive::new()
-        .with_time(Duration::from_secs(10))
-        .with_interval(Duration::from_secs(5))
-        .with_retries(3)
 }
 
 /// Makes the socket of a connection blocking again.

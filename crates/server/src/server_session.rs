@@ -29,11 +29,11 @@ use linerate_session::flow_memory::FlowMemory;
 use linerate_session::loss::{CounterSnapshot, LabNetwork, PathCounters, read_local_counters};
 use linerate_session::record_assembly::{RecordInputs, assemble_record};
 use linerate_session::setup::{AgreedFlow, ReadyWorkers};
-use linerate_session::thread_plan::ThreadPlan;
+use linerate_session::thread_plan::{ThreadPlan, count_usable_cpus};
 use linerate_session::{
     boot_id, descriptor_limit, hello, kernel_pacing, random, remote_settings, setup,
 };
-use linerate_sys::{clock, cpu};
+use linerate_sys::clock;
 use linerate_transport::flow_options::flow_options;
 use linerate_workload::framing::Framing;
 use linerate_workload::timestamps::scheduler_tracer;
@@ -497,7 +497,7 @@ impl ServerSession<'_> {
             reservation.reserve(bytes, thread_count)?;
             reservation.reserve_load_threads(
                 plan.round_trip.load_threads.server as usize,
-                usable_cpus(),
+                count_usable_cpus(),
             )?;
             if plan.round_trip.needs_flow_socket() {
                 reservation.reserve_ports(plan.streams as usize * plan.directions.len())?;
@@ -848,10 +848,6 @@ impl ServerSession<'_> {
 /// in. What the client claims does not count.
 fn is_same_machine(peer: IpAddr, local: IpAddr, lab: Option<&LabNetwork>) -> bool {
     is_local_address(peer) || lab.is_some_and(|lab| lab.path(peer, local).is_some())
-}
-
-fn usable_cpus() -> usize {
-    cpu::list_usable().map_or(1, |cpus| cpus.len())
 }
 
 fn new_token() -> Result<FlowToken, SessionError> {

@@ -1,6 +1,6 @@
 //! Client: requests a test from a server and runs its end.
 
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,7 +14,7 @@ use linerate_protocol::control::{
 use linerate_record::event::EventKind;
 use linerate_record::facts::Role;
 use linerate_record::ids::CaveatId;
-use linerate_record::plan::{Direction, PerEnd, Plan, RunKind};
+use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, Record};
 use linerate_record::stack::ControlPath;
 use linerate_sys::{clock, fd_table};
@@ -27,10 +27,11 @@ use crate::client_stack::{ClientStack, try_in_order};
 use crate::control_connection::{ControlConnection, SERVER_SILENCE_TIMEOUT};
 use crate::coordinator::Coordinator;
 use crate::cpu_load::CpuLoad;
-use crate::dial::{AddressFamily, RETRY_INTERVAL, SourceBinding, connect};
+use crate::dial::{AddressFamily, RETRY_INTERVAL, SourceBinding, connect, resolve_host};
 use crate::error::SessionError;
 use crate::flow_memory::FlowMemory;
 use crate::loss::{LabNetwork, PathCounters, read_local_counters};
+use crate::path_timeouts::resolve_response_timeout;
 use crate::record_assembly::{RecordInputs, assemble_record};
 use crate::thread_plan::{ThreadPlan, usable_cpus};
 use crate::{boot_id, descriptor_limit, hello, kernel_pacing, random, setup};
@@ -115,12 +116,15 @@ impl Client {
         })?;
         let mut control = ControlConnection::new(stream, connection)?
             .with_silence_timeout(SERVER_SILENCE_TIMEOUT);
+        let hello_sent_ns = clock::now();
         let Frame::Hello(hello_frame) = control.receive_next(stop)? else {
             return Err(unexpected_message(server, "it sent no hello"));
         };
+        let hello_wait_ns = clock::now().saturating_sub(hello_sent_ns);
         let host = stack.host_facts(server.ip());
         let shares_cores = hello_frame.boot_id.is_some() && hello_frame.boot_id == host.boot_id;
         let mut plan = self.plan.clone();
+        resolve_response_timeout(&mut plan, Some(control.rtt_ns().unwrap_or(hello_wait_ns)));
         descriptor_limit::check(&plan, Role::Client)?;
         let offload_warning = stack.resolve_plan(&mut plan, server, local)?;
         let pacing_warning = stack.check_pacing(&plan, paced_role(&plan), &host)?;
@@ -244,6 +248,14 @@ impl Client {
             cpus: Some(thread_plan.cpus.clone()),
             threads: Some(thread_plan.thread_count()),
         })?;
+        // Of the server the heartbeats of the client show the same.
+        // Requests that wait for their responses make no queue.
+        if plan.kind == RunKind::Throughput
+            && plan.protocol == TransportProtocol::Udp
+            && plan.has_direction(Direction::Send)
+        {
+            control.expect_send_queue();
+        }
         let results = Coordinator {
             role: Role::Client,
             plan: Arc::clone(&plan),
@@ -318,73 +330,14 @@ impl Client {
         accept.wait_reason.clone()
     }
 
-    /// Returns the usable addresses of the server, in the resolver's order; never empty.
+    /// Returns the usable addresses of the server, as [`resolve_host`] does.
     pub fn addresses(&self, local: &SourceBinding) -> Result<Vec<SocketAddr>, SessionError> {
-        let host = self.plan.host.as_str();
-        // Brackets as in URLs are removed: [::1] is written next to a port.
-        let name = host.trim_start_matches('[').trim_end_matches(']');
         // The user-space stack has one link, so a scope id of a kernel interface does not apply.
         let stack_plan = self.plan.client_stack.as_ref();
-        let over_netstack =
-            stack_plan.is_some_and(|stack_plan| stack_plan.control == ControlPath::Stack);
-        let name = match name.split_once('%') {
-            Some((address, _)) if over_netstack => address,
-            _ => name,
-        };
-        let all: Vec<SocketAddr> = (name, self.plan.port)
-            .to_socket_addrs()
-            .map_err(|source| SessionError::UnknownName {
-                host: host.to_owned(),
-                source,
-            })?
-            .collect();
-        let is_usable = |address: &SocketAddr| {
-            self.family.allows(address.ip())
-                && local
-                    .address
-                    .is_none_or(|local| local.is_ipv4() == address.is_ipv4())
-        };
-        let literal = name.parse::<IpAddr>().ok();
-        let usable: Vec<_> = all.into_iter().filter(is_usable).collect();
-        if usable.is_empty() {
-            let family = match local.address {
-                Some(address) if address.is_ipv4() => AddressFamily::V4,
-                Some(_) => AddressFamily::V6,
-                None => self.family,
-            };
-            let option = match (local.address, family) {
-                (Some(address), _) => format!("-B {address}"),
-                (None, AddressFamily::V4) => "-4".to_owned(),
-                (None, _) => "-6".to_owned(),
-            };
-            let host = host.to_owned();
-            return Err(match literal {
-                Some(address) => SessionError::FamilyMismatch {
-                    host,
-                    family: match address.is_ipv4() {
-                        true => AddressFamily::V4.name(),
-                        false => AddressFamily::V6.name(),
-                    },
-                    option,
-                },
-                None => SessionError::NoAddress {
-                    host,
-                    family: family.name(),
-                },
-            });
-        }
-        let lacks_scope = |address: &SocketAddr| match address {
-            SocketAddr::V6(address) => {
-                address.ip().is_unicast_link_local() && address.scope_id() == 0
-            }
-            SocketAddr::V4(_) => false,
-        };
-        if !over_netstack && local.interface.is_none() && usable.iter().all(lacks_scope) {
-            return Err(SessionError::NoInterface {
-                host: name.to_owned(),
-            });
-        }
-        Ok(usable)
+        let has_scopes =
+            !stack_plan.is_some_and(|stack_plan| stack_plan.control == ControlPath::Stack);
+        let plan = &self.plan;
+        resolve_host(&plan.host, plan.port, self.family, local, has_scopes)
     }
 
     pub fn connect(

@@ -5,6 +5,8 @@ use linerate_record::plan::{Plan, RunKind, WaitMode};
 use linerate_record::record::Caveat;
 use linerate_transport::SPIN_BEFORE_DEPARTURE_NS;
 
+use crate::thread_plan::count_usable_cpus;
+
 /// Returns the warnings for a plan, on a machine with `logical_cpus` CPUs.
 pub(super) fn warnings_before(
     plan: &Plan,
@@ -12,7 +14,7 @@ pub(super) fn warnings_before(
     logical_cpus: Option<u32>,
 ) -> Vec<Caveat> {
     let mut warnings = Vec::new();
-    let usable_cpus = linerate_sys::cpu::list_usable().map_or(1, |cpus| cpus.len());
+    let usable_cpus = count_usable_cpus();
     // The other end may run on CPUs that this process may not use.
     let cores = usable_cpus.max(logical_cpus.map_or(1, |logical_cpus| logical_cpus as usize));
     let threads = plan.threads.as_ref();

@@ -125,10 +125,7 @@ impl ClientStack {
             _ => {
                 let stream = ControlStream::from_tcp(client.connect(local, stop)?)?;
                 let remote = stream.peer;
-                if let Some(stack) = self.netstack() {
-                    check_reachable(stack, remote)?;
-                    self.resolve_next_hop(remote, stop)?;
-                }
+                self.prepare_path(remote, stop)?;
                 return Ok(stream);
             }
         };
@@ -144,33 +141,38 @@ impl ClientStack {
         stop: &AtomicBool,
     ) -> Result<ControlStream, SessionError> {
         try_in_order(addresses, |remote| {
-            check_reachable(stack, remote)?;
-            self.resolve_next_hop(remote, stop)?;
+            self.prepare_path(remote, stop)?;
             let (pair, (local, peer)) = (stack.handle().connect(remote, &|| stop.load(Relaxed)))
                 .map_err(|error| netstack_connect_error(remote, error))?;
             Ok(ControlStream::bridged(pair, local, peer))
         })
     }
 
-    /// Returns the server's address: with the user-space stack, the first that is reachable and
-    /// whose next hop replies on the link.
+    /// Returns the server's addresses in the order to try them; never empty.
     ///
     /// # Errors
-    /// An unknown name, no route, or no reply of the next hop; `Interrupted` once `stop` is set.
-    pub fn remote_address(
+    /// An unknown name, or no address of the requested family.
+    pub fn remote_addresses(
         &self,
         client: &Client,
         local: &SourceBinding,
-        stop: &AtomicBool,
-    ) -> Result<SocketAddr, SessionError> {
+    ) -> Result<Vec<SocketAddr>, SessionError> {
         let addresses = client.addresses(local)?;
-        let Some(stack) = self.netstack() else {
-            return Ok(addresses[0]);
-        };
-        try_in_order(reachable(stack, addresses), |remote| {
-            check_reachable(stack, remote)?;
-            self.resolve_next_hop(remote, stop).map(|()| remote)
+        Ok(match self.netstack() {
+            Some(stack) => reachable(stack, addresses),
+            None => addresses,
         })
+    }
+
+    /// Prepares the path to an address: with the user-space stack, until the next hop replies.
+    ///
+    /// # Errors
+    /// No route, or no reply of the next hop; `Interrupted` once `stop` is set.
+    pub fn prepare_path(&self, remote: SocketAddr, stop: &AtomicBool) -> Result<(), SessionError> {
+        if let Some(stack) = self.netstack() {
+            check_reachable(stack, remote)?;
+        }
+        self.resolve_next_hop(remote, stop)
     }
 
     /// Waits until the user-space stack has resolved the next hop's link-layer address, so that no
@@ -388,18 +390,14 @@ fn reachable(stack: &StackThread, addresses: Vec<SocketAddr>) -> Vec<SocketAddr>
 ///
 /// # Errors
 /// The error of the first address; at once for errors that do not depend on the address.
-pub(super) fn try_in_order<R>(
+pub fn try_in_order<R>(
     addresses: Vec<SocketAddr>,
     mut attempt: impl FnMut(SocketAddr) -> Result<R, SessionError>,
 ) -> Result<R, SessionError> {
     let mut first_error = None;
     for address in addresses {
         match attempt(address) {
-            Err(
-                error
-                @ (SessionError::Interrupted | SessionError::Stack(_) | SessionError::Port(_)),
-            ) => return Err(error),
-            Err(error) => drop(first_error.get_or_insert(error)),
+            Err(error) if error.depends_on_address() => drop(first_error.get_or_insert(error)),
             done => return done,
         }
     }
@@ -579,10 +577,15 @@ mod tests {
             });
             assert_eq!(result, expected);
         }
-        // Neither Ctrl-C nor a failed port depends on the address.
+        // Ctrl-C, a failed port and a rejected option do not depend on the address.
         for stops in [
             || SessionError::Interrupted,
             || linerate_stack::StackError::SocketClosed.into(),
+            || SessionError::Unsupported {
+                option: "--key".to_owned(),
+                why: "no".to_owned(),
+                next_step: "leave it out".to_owned(),
+            },
         ] {
             let mut attempts = 0;
             let result: Result<(), _> = try_in_order(addresses(1..5), |_| {

@@ -17,6 +17,7 @@ use socket2::Socket;
 
 use crate::coordinator::ControlChannel;
 use crate::error::SessionError;
+use crate::path_timeouts::path_delay_ns;
 
 /// Silence after which a server drops a client. It outlasts a process that is stopped for ten
 /// seconds, in a debugger or with its virtual machine. A killed process closes its connection at
@@ -30,6 +31,10 @@ pub const SERVER_SILENCE_TIMEOUT: Duration = Duration::from_secs(14);
 /// Longest time in one state of the handshake, even while heartbeats arrive. A connection without a
 /// test gets no longer silence, at either end.
 pub const HANDSHAKE_STATE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Longest delay by queues that is taken into account: the wait for the results of a run whose
+/// payload still arrives ends then too.
+const MAX_DELAY_NS: Nanos = 600_000_000_000;
 
 /// Longest sleep in the handshake: the delay until a stop is noticed.
 const STOP_POLL_NS: Nanos = 50_000_000;
@@ -88,6 +93,10 @@ pub struct ControlConnection {
     peer: SocketAddr,
     last_received_ns: Nanos,
     last_sent_ns: Nanos,
+    /// Longest delay by queues so far: of the path, and of this end's own payload. After a queue of
+    /// some length, TCP's next retransmission may take as long again.
+    longest_delay_ns: Nanos,
+    sends_datagrams: bool,
     closed: bool,
     /// Longest time in one state of the handshake.
     handshake_timeout: Duration,
@@ -119,6 +128,8 @@ impl ControlConnection {
             peer: SocketAddr::new(peer.ip().to_canonical(), peer.port()),
             last_received_ns: clock::now(),
             last_sent_ns: clock::now(),
+            longest_delay_ns: 0,
+            sends_datagrams: false,
             closed: false,
             handshake_timeout: HANDSHAKE_STATE_TIMEOUT,
             silence_timeout: HANDSHAKE_STATE_TIMEOUT,
@@ -151,6 +162,25 @@ impl ControlConnection {
     #[must_use]
     pub fn peer(&self) -> SocketAddr {
         self.peer
+    }
+
+    /// Returns the round-trip time of the path as the kernel measured it; `None` over the
+    /// user-space stack.
+    #[must_use]
+    pub fn rtt_ns(&self) -> Option<Nanos> {
+        let info = socket::read_tcp_info(&self.stream).ok()?;
+        Some(u64::from(info.rtt_us) * 1_000)
+    }
+
+    /// Notes that this end sends datagrams from now on, which its frames may have to wait for.
+    pub fn expect_send_queue(&mut self) {
+        self.sends_datagrams = true;
+    }
+
+    /// Returns the time by which the reply of the remote end may be late.
+    fn delay_ns(&self) -> Nanos {
+        let path_ns = path_delay_ns(&self.stream, self.sends_datagrams);
+        path_ns.max(self.longest_delay_ns).min(MAX_DELAY_NS)
     }
 
     /// Returns whether the remote end closed or reset the connection after its hello.
@@ -192,6 +222,9 @@ impl ControlConnection {
         {
             return Ok(());
         }
+        self.longest_delay_ns = self
+            .longest_delay_ns
+            .max(path_delay_ns(&self.stream, false));
         self.send(Heartbeat {})
     }
 
@@ -256,8 +289,13 @@ impl ControlConnection {
                             false => self.handshake_timeout,
                             true => self.silence_timeout,
                         };
-                        if clock::now() > self.last_received_ns + timeout.as_nanos() as Nanos {
-                            let seconds = timeout.as_secs_f64();
+                        let silent_ns = clock::now().saturating_sub(self.last_received_ns);
+                        let timeout_ns = timeout.as_nanos() as Nanos;
+                        // Before the hello, a stranger would decide how long its path is.
+                        if silent_ns > timeout_ns
+                            && (!has_hello || silent_ns > timeout_ns + self.delay_ns())
+                        {
+                            let seconds = silent_ns / 1_000_000_000;
                             return Err(match has_hello {
                                 false => self.hello_timeout(),
                                 true => self.peer_lost(format!("silent for {seconds} s")),
@@ -445,6 +483,18 @@ impl ControlChannel for ControlConnection {
         Self::wait(self, extra_fd, deadline)
     }
 
+    fn on_arrival(&mut self, now: Nanos) {
+        self.last_received_ns = now;
+    }
+
+    fn on_send_delay(&mut self, _: Nanos, delay_ns: Nanos) {
+        self.longest_delay_ns = self.longest_delay_ns.max(delay_ns);
+    }
+
+    fn path_delay_ns(&self) -> Nanos {
+        self.delay_ns()
+    }
+
     fn next_deadline_ns(&self) -> Nanos {
         Self::next_deadline_ns(self)
     }
@@ -473,6 +523,15 @@ mod tests {
         seconds: u64,
         sends_hello: bool,
     ) -> Result<Option<Frame>, SessionError> {
+        receive_behind_queue(seconds, sends_hello, 0)
+    }
+
+    /// The same, with frames of this end behind a queue.
+    fn receive_behind_queue(
+        seconds: u64,
+        sends_hello: bool,
+        queue_seconds: u64,
+    ) -> Result<Option<Frame>, SessionError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let remote = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (local, _) = listener.accept().unwrap();
@@ -492,6 +551,7 @@ mod tests {
             assert!(matches!(local.receive(), Ok(Some(Frame::Hello(_)))));
             remote
         });
+        ControlChannel::on_send_delay(&mut local, clock::now(), queue_seconds * 1_000_000_000);
         // As if its last bytes had arrived then.
         local.last_received_ns = clock::now() - seconds * 1_000_000_000;
         local.receive()
@@ -504,6 +564,22 @@ mod tests {
             receive_after_silence(21, true),
             Err(SessionError::PeerLost { .. })
         ));
+    }
+
+    #[test]
+    fn a_queue_is_no_silence() {
+        for (seconds, queue_seconds, is_lost) in [
+            (40, 30, false),
+            (55, 30, true),
+            (19, 0, false),
+            (500, 490, false),
+            (700, 900, true),
+        ] {
+            let received = receive_behind_queue(seconds, true, queue_seconds);
+            assert_eq!(received.is_err(), is_lost, "{seconds} {queue_seconds}");
+        }
+        // A stranger's path is not waited for.
+        assert!(receive_behind_queue(12, false, 30).is_err());
     }
 
     #[test]

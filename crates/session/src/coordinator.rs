@@ -15,6 +15,7 @@
 mod control_channel;
 mod exchange;
 mod interval;
+mod send_queue;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,9 +29,10 @@ use std::time::Duration;
 use linerate_host::processor_time::{
     machine_time_since, processor_times_since, read_machine_time, read_processor_times,
 };
+use linerate_host::snapshot::cpu_quota::read_cpu_throttling;
 use linerate_host::steal::StealTicks;
 use linerate_protocol::control::{EndResults, StopRun as StopFrame};
-use linerate_record::cost::{MachineTime, ProcessorTime};
+use linerate_record::cost::{CpuThrottling, MachineTime, ProcessorTime};
 use linerate_record::event::EventKind;
 use linerate_record::facts::{HostFacts, Role};
 use linerate_record::ids::CaveatId;
@@ -51,6 +53,7 @@ use linerate_workload::timestamps::{TimestampLog, TimestampPass};
 use linerate_workload::worker::WorkerHandle;
 
 use self::exchange::ExchangeState;
+use self::send_queue::SendQueue;
 use crate::error::SessionError;
 use crate::flow_handle::{CounterReading, FlowHandle};
 use crate::flow_memory::FlowMemory;
@@ -71,8 +74,9 @@ const DRAIN_TIMEOUT_NS: Nanos = 3_000_000_000;
 /// Time without progress after its end at which a run is aborted.
 const STALL_TIMEOUT_NS: Nanos = 10_000_000_000;
 
-/// Longest wait for the results of a run that ends by amount, even while frames arrive: a receiver
-/// may have to drain the buffers of the path, 4 MB at 64 kb/s.
+/// Longest wait for the results of a run that ends by amount, even while frames arrive, and of one
+/// that ends by time while payload arrives: a receiver may have to drain the buffers of the path,
+/// 4 MB at 64 kb/s.
 const AMOUNT_RUN_TIMEOUT_NS: Nanos = 600_000_000_000;
 
 /// Time after the start in which rejected datagrams (ICMP port unreachable) abort the run.
@@ -89,6 +93,9 @@ const WAKE_INTERVAL_NS: Nanos = 200_000_000;
 
 /// The interval once the run is to end: a wake-up just before a thread sleeps is lost.
 const WAKE_INTERVAL_AT_END_NS: Nanos = 10_000_000;
+
+/// Poll interval while datagrams that were sent wait below their sockets.
+const SEND_QUEUE_POLL_NS: Nanos = 10_000_000;
 
 /// Lower bound per thread of the interval between two wake-ups of all threads. One wake-up takes
 /// some 10 us of CPU time on the 2-core VM, at either side of the signal. Without this bound,
@@ -135,6 +142,8 @@ pub struct RunResults {
     pub timestamps: Option<Box<TimestampPass>>,
     /// Stopped early by a user at either end.
     pub interrupted: bool,
+    /// Time from which this end counted.
+    pub counted_from_ns: Nanos,
     /// A flow of this end broke because the other end has no open port for it.
     pub connection_refused: bool,
     /// Error that ended the run before the exchange of results.
@@ -170,9 +179,9 @@ struct RunState<'a> {
     call_tally: Option<CallStats>,
     thread_costs: WorkerCosts,
     /// CPU time of the machine at the start.
-    machine_at_start: (Option<MachineTime>, Vec<ProcessorTime>),
+    machine_at_start: MachineCounters,
     /// CPU time of the machine when the last thread ended: later time is not part of the run.
-    machine_at_end: Option<(Option<MachineTime>, Vec<ProcessorTime>)>,
+    machine_at_end: Option<MachineCounters>,
     /// End time of the last thread.
     workers_ended_ns: Nanos,
     steal_ticks: Option<StealTicks>,
@@ -183,13 +192,30 @@ struct RunState<'a> {
     /// Time when this end was requested to stop.
     stop_requested_ns: Option<Nanos>,
     last_calls: Vec<u64>,
+    /// Queue below the sockets that this end sends on.
+    send_queue: SendQueue,
+    /// Bytes that arrived here, or responses.
+    arrived: u64,
     /// Every thread was woken for the end of the run.
     woken_at_end: bool,
 }
 
-/// Returns the machine's CPU time since boot, in total and by CPU.
-fn machine_time() -> (Option<MachineTime>, Vec<ProcessorTime>) {
-    (read_machine_time(), read_processor_times())
+/// Counters of the machine's CPU time since boot.
+#[derive(Clone)]
+struct MachineCounters {
+    machine: Option<MachineTime>,
+    processors: Vec<ProcessorTime>,
+    throttling: Option<CpuThrottling>,
+}
+
+impl MachineCounters {
+    fn read() -> Self {
+        Self {
+            machine: read_machine_time(),
+            processors: read_processor_times(),
+            throttling: read_cpu_throttling(),
+        }
+    }
 }
 
 impl Coordinator<'_> {
@@ -229,7 +255,7 @@ impl Coordinator<'_> {
             .max(netstack.and_then(thread_schedule::real_time_priority))
             .and_then(PriorityBoost::above);
         let threads = WorkerCosts::new(&self.ready.workers, start_ns);
-        let machine = machine_time();
+        let machine = MachineCounters::read();
         self.ready.cancel_guard.barrier().start_all(run_clock);
         let mut run = RunState {
             run_clock,
@@ -263,6 +289,8 @@ impl Coordinator<'_> {
             progress_checked_ns: start_ns,
             stop_requested_ns: None,
             last_calls: Vec::new(),
+            send_queue: SendQueue::default(),
+            arrived: 0,
             woken_at_end: false,
             coordinator: self,
         };
@@ -279,17 +307,22 @@ impl Coordinator<'_> {
 struct ResultTimeout {
     /// End of the run by time: payload in flight arrives soon after it, or never.
     end_ns: Option<Nanos>,
+    /// Last time that payload arrived at either end, or that the queue of this end is empty.
+    moved_ns: Nanos,
     /// Time when this end was requested to stop.
     stop_requested_ns: Option<Nanos>,
 }
 
 impl ResultTimeout {
-    /// Returns the deadline for an end that sent its own results at `sent_ns`.
-    fn deadline_ns(self, sent_ns: Nanos) -> Nanos {
+    /// Returns the deadline for an end that sent its own results at `sent_ns`, on a path whose queues
+    /// take `path_ns`.
+    fn deadline_ns(self, sent_ns: Nanos, path_ns: Nanos) -> Nanos {
         let deadline_ns = match self.end_ns {
             Some(end_ns) => sent_ns
                 .max(end_ns)
-                .saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS),
+                .max(self.moved_ns)
+                .saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS + path_ns)
+                .min(sent_ns.max(end_ns).saturating_add(AMOUNT_RUN_TIMEOUT_NS)),
             None => sent_ns.saturating_add(AMOUNT_RUN_TIMEOUT_NS),
         };
         match self.stop_requested_ns {
@@ -358,6 +391,9 @@ impl RunState<'_> {
         }
         if let Some(drain_deadline_ns) = self.exchange.drain_deadline_ns {
             wake_up_ns = wake_up_ns.min(drain_deadline_ns.max(now + 1_000_000));
+        }
+        if self.awaits_send_queue(now) {
+            wake_up_ns = wake_up_ns.min(now + SEND_QUEUE_POLL_NS);
         }
         let ending = self.coordinator.phase().is_ending() || self.exchange.peer_totals_ns.is_some();
         if ending && self.coordinator.plan.kind == RunKind::Latency {
@@ -438,6 +474,7 @@ impl RunState<'_> {
             self.coordinator.phase().abort();
         }
         self.check_rejected_datagrams(now)?;
+        self.watch_send_queue(now);
         self.check_stall(now)?;
         self.wake_sleepers(now);
         self.thread_costs
@@ -527,28 +564,72 @@ impl RunState<'_> {
         }
     }
 
+    /// Reads the queue below the sockets that this end sends on: what waits there delays the frames
+    /// of both ends, because acknowledgements wait too.
+    fn watch_send_queue(&mut self, now: Nanos) {
+        if !self.send_queue.is_due(now) {
+            return;
+        }
+        let senders = self.senders().map(|flow| flow.shared.counters.read().bytes);
+        let sent = senders.sum();
+        let delay_ns = self.send_queue.update(now, self.unsent_bytes(), sent);
+        self.coordinator.control.on_send_delay(now, delay_ns);
+    }
+
+    fn senders(&self) -> impl Iterator<Item = &FlowHandle> {
+        let flows = self.coordinator.ready.flows.iter();
+        flows.filter(|flow| flow.role == FlowRole::Sender)
+    }
+
+    fn unsent_bytes(&self) -> u64 {
+        let watches = self.senders().filter_map(|flow| flow.socket_watch.as_ref());
+        watches.filter_map(SocketWatch::unsent_bytes).sum()
+    }
+
+    /// Returns whether datagrams that this end has sent are still waiting below its sockets. Its
+    /// totals follow them: ahead of them they would start the other end's wait for the last ones,
+    /// and behind them another tool's wait for an answer. A stream has its own end, after whatever
+    /// its socket holds.
+    fn awaits_send_queue(&self, now: Nanos) -> bool {
+        self.coordinator.plan.protocol == TransportProtocol::Udp
+            && self.send_queue.is_draining(now)
+            && !self.exchange.totals_sent
+            && !self.exchange.interrupted
+            && self.senders_done()
+            && self.unsent_bytes() > 0
+    }
+
     /// Aborts a run that makes no progress any more.
     fn check_stall(&mut self, now: Nanos) -> Result<(), SessionError> {
-        let bytes = self
-            .coordinator
-            .ready
-            .flows
-            .iter()
-            .map(|f| f.shared.counters.read().bytes);
-        let bytes = bytes.sum();
+        let is_latency = self.coordinator.plan.kind == RunKind::Latency;
+        let (mut bytes, mut arrived) = (0, 0);
+        for flow in &self.coordinator.ready.flows {
+            let moved = flow.shared.counters.read().bytes;
+            bytes += moved;
+            if is_latency || flow.role == FlowRole::Receiver {
+                arrived += moved;
+            }
+        }
         if bytes != self.exchange.progress.0 {
             self.exchange.progress = (bytes, now);
         }
-        let stalled_ns = now.saturating_sub(self.exchange.progress.1);
+        if arrived != self.arrived {
+            self.arrived = arrived;
+            self.coordinator.control.on_arrival(now);
+        }
+        let moved_ns = self.exchange.progress.1.max(self.send_queue.empty_ns());
+        let stalled_ns = now.saturating_sub(moved_ns);
         // A receiver of an amount has no end time: it ends when all was sent and no payload
         // arrives.
         let all_sent = self.senders_done() && self.exchange.peer_totals_ns.is_some();
         if all_sent && self.end_ns.is_none() && stalled_ns >= STALL_TIMEOUT_NS {
             self.coordinator.phase().abort();
         }
-        // A run that ends by time is aborted some time after it, whatever the other end does.
+        // A run that ends by time is aborted some time after it, or after the last payload,
+        // whatever the other end does.
         let is_overdue = |run_end_ns: Nanos| {
-            now >= run_end_ns.saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS)
+            now >= (run_end_ns.max(moved_ns)).saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS)
+                || now >= run_end_ns.saturating_add(AMOUNT_RUN_TIMEOUT_NS)
         };
         if self.end_ns.is_some_and(is_overdue) {
             self.coordinator.phase().abort();
@@ -559,20 +640,23 @@ impl RunState<'_> {
         }
         let timeout = ResultTimeout {
             end_ns: self.end_ns,
+            moved_ns,
             stop_requested_ns: self.stop_requested_ns,
         };
-        let times_out = |sent_ns: Nanos| {
-            let has_waited = now >= sent_ns + STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS;
-            let is_silent = self.run_clock.interval_ns.is_some()
-                && stalled_ns >= STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS;
-            now >= timeout.deadline_ns(sent_ns) || has_waited && is_silent
+        let times_out = |sent_ns: Nanos, path_ns: Nanos| {
+            let silence_ns = STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS + path_ns;
+            let has_waited = now >= sent_ns + silence_ns;
+            let is_silent = self.run_clock.interval_ns.is_some() && stalled_ns >= silence_ns;
+            now >= timeout.deadline_ns(sent_ns, path_ns) || has_waited && is_silent
         };
         let sent_ns = self
             .exchange
             .local_results
             .as_ref()
             .map(|&(_, sent_ns)| sent_ns);
-        if sent_ns.is_some_and(times_out) {
+        // The path is read once the rest does not explain the wait.
+        let path_delay = || self.coordinator.control.path_delay_ns();
+        if sent_ns.is_some_and(|sent| times_out(sent, 0) && times_out(sent, path_delay())) {
             return Err(SessionError::PeerLost {
                 peer: self.coordinator.control.peer(),
                 reason: "it responds, but sends no results".to_owned(),
@@ -618,7 +702,7 @@ impl RunState<'_> {
                 .iter()
                 .all(WorkerHandle::is_finished)
         {
-            self.machine_at_end = Some(machine_time());
+            self.machine_at_end = Some(MachineCounters::read());
         }
     }
 
@@ -646,7 +730,11 @@ impl RunState<'_> {
                 ),
             ));
         }
-        let (machine, processors) = self.machine_at_end.clone().unwrap_or_else(machine_time);
+        let before = &self.machine_at_start;
+        let now = self
+            .machine_at_end
+            .clone()
+            .unwrap_or_else(MachineCounters::read);
         ResultBuilder {
             role: self.coordinator.role,
             plan: &self.coordinator.plan,
@@ -663,9 +751,11 @@ impl RunState<'_> {
                 .coordinator
                 .memory
                 .cost(self.coordinator.role, self.coordinator.ready.flows.len()),
-            machine: (machine.zip(self.machine_at_start.0))
+            throttling: (now.throttling.zip(before.throttling))
+                .map(|(now, before)| now.since(&before)),
+            machine: (now.machine.zip(before.machine))
                 .map(|(now, before)| machine_time_since(&now, &before)),
-            cpu_times: processor_times_since(&processors, &self.machine_at_start.1),
+            cpu_times: processor_times_since(&now.processors, &before.processors),
             workers_ended_ns: self.workers_ended_ns,
             thread_usage: self.thread_usage,
             call_tally: self.call_tally.as_ref(),
@@ -738,6 +828,7 @@ impl RunState<'_> {
             intervals,
             intervals_omitted,
             interrupted: self.exchange.interrupted,
+            counted_from_ns: self.counted_from_ns,
             connection_refused,
             failure,
         }
@@ -759,22 +850,28 @@ mod tests {
     #[test]
     fn the_wait_for_peer_results_is_bounded() {
         let second = 1_000_000_000;
-        for (end, stopped, sent, expected) in [
-            (Some(10), None, 10, 23),
+        for (end, moved, stopped, sent, path, expected) in [
+            (Some(10), 0, None, 10, 0, 23),
             // Interrupted long after this end had sent everything.
-            (Some(60), None, 10, 73),
-            (None, None, 10, 610),
-            (None, Some(100), 10, 106),
-            (Some(10), Some(11), 10, 17),
-            (Some(10), Some(5), 12, 18),
+            (Some(60), 0, None, 10, 0, 73),
+            // The payload of this end leaves until then, or arrives there.
+            (Some(10), 35, None, 10, 0, 48),
+            (Some(10), 9_000, None, 10, 0, 610),
+            // The queue of a modem.
+            (Some(10), 0, None, 10, 25, 48),
+            (None, 35, None, 10, 25, 610),
+            (None, 0, Some(100), 10, 0, 106),
+            (Some(10), 0, Some(11), 10, 0, 17),
+            (Some(10), 35, Some(5), 12, 25, 18),
         ] {
             let timeout = ResultTimeout {
                 end_ns: end.map(|end| end * second),
+                moved_ns: moved * second,
                 stop_requested_ns: stopped.map(|stopped| stopped * second),
             };
             let context = format!("{timeout:?} {sent}");
             assert_eq!(
-                timeout.deadline_ns(sent * second),
+                timeout.deadline_ns(sent * second, path * second),
                 expected * second,
                 "{context}"
             );

@@ -1,6 +1,8 @@
 //! CPU cost of one end's worker threads.
 
-use linerate_record::cost::{MAX_LISTED_THREADS, MachineTime, ProcessorTime, ThreadCost};
+use linerate_record::cost::{
+    CpuThrottling, MAX_LISTED_THREADS, MachineTime, ProcessorTime, ThreadCost,
+};
 use linerate_record::facts::Role;
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 use linerate_record::record::CpuCost;
@@ -20,6 +22,8 @@ pub struct CpuCostInputs<'a> {
     pub thread_costs: &'a [ThreadCost],
     /// Moved payload, including the omitted time.
     pub totals: PayloadTotals,
+    /// Stops by a CPU quota during the run.
+    pub throttling: Option<CpuThrottling>,
     /// CPU time of the machine during the run.
     pub machine: Option<MachineTime>,
     /// CPU time of each CPU during the run.
@@ -80,6 +84,7 @@ pub fn cpu_cost(inputs: &CpuCostInputs<'_>) -> CpuCost {
         cycles: sum_known(threads, |thread| thread.cycles),
         instructions: sum_known(threads, |thread| thread.instructions),
         uncounted_reason: inputs.uncounted_because.map(str::to_owned),
+        throttling: inputs.throttling,
         machine: inputs.machine,
         processors: inputs.processors.clone(),
         threads: threads.iter().take(MAX_LISTED_THREADS).cloned().collect(),
@@ -137,6 +142,7 @@ mod tests {
                 packets: 3,
                 ..PayloadTotals::default()
             },
+            throttling: None,
             machine: None,
             processors: Vec::new(),
             uncounted_because: Some("none here"),

@@ -6,13 +6,14 @@ use linerate_record::plan::{
     Direction, Plan, RunKind, SendCopy, TimestampLevel, TransportProtocol, WaitMode,
 };
 use linerate_record::round_trip::SocketMode;
-use linerate_sys::{cpu, fd_table};
+use linerate_sys::fd_table;
 use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::scheduler_tracer;
 use linerate_workload::timestamps::scheduler_tracer::required_resources;
 
 use crate::error::SessionError;
 use crate::flow_handle::flow_role;
+use crate::thread_plan::count_usable_cpus;
 use crate::wait_policy;
 
 /// Descriptors beyond those of flows and threads: the wake-up socket pair and kernel files that are
@@ -41,7 +42,7 @@ pub fn check(plan: &Plan, role: Role) -> Result<(), SessionError> {
         return Ok(());
     };
     let counts = CpuCounts {
-        usable: cpu::list_usable().map_or(1, |cpus| cpus.len()),
+        usable: count_usable_cpus(),
         all: scheduler_tracer::traced_processors(),
     };
     let needed = needed_descriptors(plan, role, counts);

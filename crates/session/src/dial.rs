@@ -1,11 +1,12 @@
 //! Connecting to the server: address family, local binding and the TCP connect.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use linerate_sys::readiness::{Readiness, poll};
+use linerate_sys::socket::enable_keepalive;
 use linerate_transport::CONNECT_TIMEOUT;
 use rustix::io::Errno;
 use socket2::{Domain, SockAddr, Socket, Type};
@@ -92,6 +93,79 @@ impl SourceBinding {
     }
 }
 
+/// Returns the usable addresses of a host, in the resolver's order; never empty. Without
+/// `has_scopes`, scope ids do not apply.
+///
+/// # Errors
+/// An unknown name, no address that the family and `local` permit, or no interface of a link-local
+/// address.
+pub fn resolve_host(
+    host: &str,
+    port: u16,
+    family: AddressFamily,
+    local: &SourceBinding,
+    has_scopes: bool,
+) -> Result<Vec<SocketAddr>, SessionError> {
+    // Brackets as in URLs are removed: [::1] is written next to a port.
+    let name = host.trim_start_matches('[').trim_end_matches(']');
+    let name = match name.split_once('%') {
+        Some((address, _)) if !has_scopes => address,
+        _ => name,
+    };
+    let all: Vec<SocketAddr> = (name, port)
+        .to_socket_addrs()
+        .map_err(|source| SessionError::UnknownName {
+            host: host.to_owned(),
+            source,
+        })?
+        .collect();
+    let is_usable = |address: &SocketAddr| {
+        family.allows(address.ip())
+            && local
+                .address
+                .is_none_or(|local| local.is_ipv4() == address.is_ipv4())
+    };
+    let literal = name.parse::<IpAddr>().ok();
+    let usable: Vec<_> = all.into_iter().filter(is_usable).collect();
+    if usable.is_empty() {
+        let family = match local.address {
+            Some(address) if address.is_ipv4() => AddressFamily::V4,
+            Some(_) => AddressFamily::V6,
+            None => family,
+        };
+        let option = match (local.address, family) {
+            (Some(address), _) => format!("-B {address}"),
+            (None, AddressFamily::V4) => "-4".to_owned(),
+            (None, _) => "-6".to_owned(),
+        };
+        let host = host.to_owned();
+        return Err(match literal {
+            Some(address) => SessionError::FamilyMismatch {
+                host,
+                family: match address.is_ipv4() {
+                    true => AddressFamily::V4.name(),
+                    false => AddressFamily::V6.name(),
+                },
+                option,
+            },
+            None => SessionError::NoAddress {
+                host,
+                family: family.name(),
+            },
+        });
+    }
+    let lacks_scope = |address: &SocketAddr| match address {
+        SocketAddr::V6(address) => address.ip().is_unicast_link_local() && address.scope_id() == 0,
+        SocketAddr::V4(_) => false,
+    };
+    if has_scopes && local.interface.is_none() && usable.iter().all(lacks_scope) {
+        return Err(SessionError::NoInterface {
+            host: name.to_owned(),
+        });
+    }
+    Ok(usable)
+}
+
 /// Opens a UDP socket towards `remote`, so that the kernel chooses the route; sends nothing.
 fn udp_socket_towards(remote: SocketAddr, local: &SourceBinding) -> Result<Socket, SessionError> {
     let system = |error| SessionError::system("path MTU", error);
@@ -147,7 +221,7 @@ pub(super) fn udp_headers_bytes(is_ipv6: bool) -> u64 {
 /// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Opens a TCP connection; waits in short steps, so that Ctrl-C ends it.
+/// Opens a TCP connection that keepalive probes hold open; waits in short steps, so that Ctrl-C ends it.
 pub fn connect(
     address: SocketAddr,
     local: &SourceBinding,
@@ -156,6 +230,7 @@ pub fn connect(
     let system = |error| SessionError::system("new socket", error);
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, None).map_err(system)?;
     local.bind(&socket)?;
+    enable_keepalive(&socket).map_err(system)?;
     socket.set_nonblocking(true).map_err(system)?;
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::ConnectionRefused => SessionError::ConnectionRefused { address },
@@ -211,5 +286,47 @@ mod tests {
             assert_eq!(error.exit_code(), exit_codes::PEER);
         }
         assert_eq!(error_of(EINVAL).exit_code(), exit_codes::FAILED);
+    }
+
+    /// A router that translates addresses would drop a control connection that is silent for long.
+    #[test]
+    fn connections_are_held_open() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let stop = AtomicBool::new(false);
+        let stream = connect(address, &SourceBinding::default(), &stop).unwrap();
+        let socket = socket2::SockRef::from(&stream);
+        assert!(socket.keepalive().unwrap());
+        let idle = socket.tcp_keepalive_time().unwrap();
+        assert!(idle < Duration::from_secs(30), "{idle:?}");
+    }
+
+    #[test]
+    fn a_host_resolves_as_family_and_binding_permit() {
+        let resolve = |host, family, local| {
+            let local = SourceBinding::parse(local).unwrap();
+            let found = resolve_host(host, 7, family, &local, true);
+            found.map(|all| {
+                all.into_iter()
+                    .map(|one| one.to_string())
+                    .collect::<Vec<_>>()
+            })
+        };
+        for (host, family, local, expected) in [
+            ("[::1]", AddressFamily::Any, None, Some("[::1]:7")),
+            ("::1", AddressFamily::V6, Some("::1"), Some("[::1]:7")),
+            ("127.0.0.1", AddressFamily::V4, None, Some("127.0.0.1:7")),
+            ("127.0.0.1", AddressFamily::V6, None, None),
+            ("127.0.0.1", AddressFamily::Any, Some("::1"), None),
+            // A link-local address needs its interface.
+            ("fe80::1", AddressFamily::Any, None, None),
+            ("fe80::1%1", AddressFamily::Any, None, Some("[fe80::1%1]:7")),
+        ] {
+            match (resolve(host, family, local), expected) {
+                (Ok(found), Some(expected)) => assert_eq!(found, [expected], "{host}"),
+                (Err(_), None) => {}
+                (found, _) => panic!("{host} {family:?} {local:?}: {found:?}"),
+            }
+        }
     }
 }

@@ -81,6 +81,9 @@ pub enum SessionError {
     /// TCP reaches the server, UDP does not.
     #[error("{address}: UDP does not get through, while TCP does")]
     UdpBlocked { address: SocketAddr },
+    /// Replies come from an address that was not requested.
+    #[error("{address}: its replies come from {from}")]
+    OtherSender { address: SocketAddr, from: IpAddr },
     /// No response to requests to a multicast group.
     #[error("{group}: no response to requests to the group, while the control connection works")]
     NoGroupResponse {
@@ -258,6 +261,7 @@ impl SessionError {
             | Self::NoReply { .. }
             | Self::NoDatagram { .. }
             | Self::UdpBlocked { .. }
+            | Self::OtherSender { .. }
             | Self::NoGroupResponse { .. }
             | Self::Protocol { .. }
             | Self::PeerBusy { .. }
@@ -282,6 +286,25 @@ impl SessionError {
         )
     }
 
+    /// Returns whether another address of the same host may do without this error.
+    #[must_use]
+    pub fn depends_on_address(&self) -> bool {
+        matches!(
+            self,
+            Self::ConnectionRefused { .. }
+                | Self::NoRoute { .. }
+                | Self::NoNetstackRoute { .. }
+                | Self::NoNeighbor { .. }
+                | Self::NoReply { .. }
+                | Self::NoDatagram { .. }
+                | Self::OtherSender { .. }
+                | Self::PeerFailed { .. }
+                // A host without IPv6 has no socket of it, and no local address.
+                | Self::System { .. }
+                | Self::LocalAddress { .. }
+        )
+    }
+
     /// Returns whether the error stays in a rerun, where that is certain.
     fn retryable(&self) -> Option<Retryable> {
         use ControlError as E;
@@ -292,6 +315,7 @@ impl SessionError {
             Self::Protocol { source, .. } => matches!(
                 source,
                 E::NotLinerate
+                    | E::Iperf3
                     | E::Security { .. }
                     | E::ServerRequiresKey
                     | E::ServerHasNoKey
@@ -328,16 +352,19 @@ impl SessionError {
                 let next = next_step.unwrap_or("see `linerate stack --help`");
                 ErrorReport::new(situation, "user-space stack", next)
             }
-            Self::UnknownName { host, source } => ErrorReport::new(
-                format!("no such host name ({source})"),
-                host,
-                match host.split_once(':') {
-                    Some((name, port)) if port.parse::<u16>().is_ok() => {
-                        format!("give the port with -p: {name} -p {port}; or check the address")
-                    }
-                    _ => "check the spelling, or give the address".to_owned(),
-                },
-            ),
+            Self::UnknownName { host, source } => match host.split_once('%') {
+                // The resolver rejects an address whose interface it does not find.
+                Some((_, interface)) => ErrorReport::new(
+                    format!("this host has no interface {interface}"),
+                    host,
+                    "name one that `ip -6 address` lists",
+                ),
+                None => ErrorReport::new(
+                    format!("no such host name ({source})"),
+                    host,
+                    "check the spelling, or give the address",
+                ),
+            },
             Self::FamilyMismatch {
                 host,
                 family,
@@ -428,6 +455,15 @@ impl SessionError {
                     address.port()
                 ),
             ),
+            Self::OtherSender { address, from } => ErrorReport::new(
+                format!("its replies over UDP come from another address, {from}"),
+                address.to_string(),
+                format!(
+                    "measure to {from}, or let the program there reply from the address of the request (bind \
+                     it to {})",
+                    address.ip()
+                ),
+            ),
             Self::NoGroupResponse { group, loopback } => {
                 // Linux gives lo no route for ff00::/8 and no membership that would deliver it.
                 let by_loopback = *loopback && group.address.is_ipv6();
@@ -463,6 +499,11 @@ impl SessionError {
                     let next_step = next_step.unwrap_or("see the messages of the remote end");
                     ErrorReport::new(situation, peer.to_string(), next_step)
                 }
+                ControlError::Iperf3 => ErrorReport::new(
+                    "is an iperf3 server, not `linerate server`",
+                    peer.to_string(),
+                    "measure to it with --peer iperf3, or start `linerate server` there",
+                ),
                 _ => ErrorReport::new(
                     format!("does not speak linerate's protocol ({source})"),
                     peer.to_string(),

@@ -19,6 +19,7 @@ pub mod client;
 pub mod control_connection;
 pub mod dial;
 pub mod error;
+pub mod path_timeouts;
 pub mod setup;
 pub mod stack_rejections;
 pub mod thread_plan;

@@ -74,6 +74,7 @@ pub fn assemble_record(inputs: RecordInputs) -> (Record, Option<SessionError>) {
         intervals_omitted,
         timestamps,
         interrupted,
+        counted_from_ns: _,
         connection_refused: _,
         failure,
     } = results;

@@ -90,6 +90,12 @@ pub struct RemoteSettings {
 }
 
 impl RemoteSettings {
+    /// Returns the address of the server.
+    #[must_use]
+    pub fn server(&self) -> SocketAddr {
+        self.server
+    }
+
     /// Opens a session with a server; changes no setting yet.
     ///
     /// # Errors

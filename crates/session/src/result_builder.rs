@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use linerate_host::steal::StealTicks;
 use linerate_protocol::control::{EndResults, FlowFigures};
-use linerate_record::cost::{MachineTime, MemoryCost, ProcessorTime};
+use linerate_record::cost::{CpuThrottling, MachineTime, MemoryCost, ProcessorTime};
 use linerate_record::facts::{HostFacts, Role};
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::{MAX_DATAGRAM_BYTES, Plan, RunKind, TransportProtocol, WaitMode};
@@ -52,6 +52,8 @@ pub struct ResultBuilder<'a> {
     pub thread_costs: &'a WorkerCosts,
     /// Memory of the flows.
     pub memory: Option<MemoryCost>,
+    /// Stops by a CPU quota during the run.
+    pub throttling: Option<CpuThrottling>,
     /// CPU time of the machine during the run.
     pub machine: Option<MachineTime>,
     /// CPU time of each CPU during the run.
@@ -522,6 +524,7 @@ impl ResultBuilder<'_> {
             thread_usage: &self.thread_usage,
             thread_costs: self.thread_costs.costs(),
             totals: totals_of_all,
+            throttling: self.throttling,
             machine: self.machine,
             processors: self.cpu_times.clone(),
             uncounted_because: self.thread_costs.uncounted_because(),

@@ -19,6 +19,7 @@ use linerate_record::record::{
     Summary,
 };
 use linerate_stats::histogram::{Histogram, HistogramData};
+use linerate_sys::clock::Nanos;
 use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampPass;
 pub use remote_figures::lost_of_total;
@@ -54,6 +55,8 @@ pub struct InteropTest {
     /// TCP payload that the remote kernel acknowledged, by flow number: all that is known of the
     /// arrivals at a remote end without counts.
     pub acknowledged: BTreeMap<u32, AckedPayload>,
+    /// Time from which this end counted, on the monotonic clock.
+    pub counted_from_ns: Nanos,
     /// Error that ended the test early.
     pub failure: Option<SessionError>,
     /// True if the ends use IPv6.
@@ -69,8 +72,8 @@ pub struct InteropTest {
 pub struct AckedPayload {
     /// Acknowledged bytes.
     pub bytes: u64,
-    /// Time of the last acknowledgement after the last send, in ns.
-    pub last_ack_delay_ns: u64,
+    /// Time of the last acknowledgement, on the monotonic clock.
+    pub last_ack_ns: Nanos,
 }
 
 /// Counts of one flow at one end; what that end did not count is absent.
@@ -260,6 +263,7 @@ impl InteropTest {
             dropped_intervals: 0,
             remote_report: RemoteReport::default(),
             acknowledged: BTreeMap::new(),
+            counted_from_ns: 0,
             failure: None,
             ipv6: false,
             path_counters: None,
@@ -327,6 +331,7 @@ impl InteropTest {
                 intervals_omitted: self.dropped_intervals,
                 timestamps: self.timestamps,
                 interrupted,
+                counted_from_ns: self.counted_from_ns,
                 connection_refused: false,
                 failure: self.failure,
             },
@@ -530,8 +535,8 @@ impl InteropTest {
             };
             // From the first payload on, as the remote end counts it too.
             let local_ns = flow.stream.summary.duration_ns;
-            let duration_ns =
-                local_ns.map(|local_flows| local_flows.saturating_add(by_kernel.last_ack_delay_ns));
+            let acknowledged_ns = by_kernel.last_ack_ns.saturating_sub(self.counted_from_ns);
+            let duration_ns = local_ns.map(|local_ns| local_ns.max(acknowledged_ns));
             let rate = per_second(by_kernel.bytes, duration_ns);
             remote.streams.push(FlowFigures {
                 direction,

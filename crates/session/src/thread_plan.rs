@@ -1,5 +1,6 @@
 //! Thread plan of an end: wait mode, CPUs and number of threads, with the reason.
 
+use linerate_host::snapshot::cpu_quota::read_cpu_quota;
 use linerate_record::facts::Role;
 use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
 use linerate_sys::cpu;
@@ -42,11 +43,13 @@ impl ThreadPlan {
             Role::Server => (plan.cpu.server.clone(), &plan.cpu.client),
         };
         let usable = usable_cpus(plan, role)?;
+        let cpu_quota = read_cpu_quota().map(|quota| quota.cpus());
         let processors = if cpus.0.is_empty() {
             usable.len().max(1)
         } else {
             cpus.0.len()
         };
+        let processors = within_quota(processors, cpu_quota);
         let streams = plan.streams as usize;
         let requested_threads = plan.threads.as_ref().map(|threads| match role {
             Role::Client => threads.client,
@@ -117,6 +120,7 @@ impl ThreadPlan {
             busy_threads: busy_threads
                 + threads_here * if same_machine && may_compete { 2 } else { 1 },
             cpus: processors,
+            cpu_quota,
             streams,
             threads,
             connections: plan.round_trip.connections,
@@ -167,7 +171,7 @@ pub fn sleeping_wait(plan: &Plan) -> WaitMode {
     let threads = match &plan.threads {
         Some(threads) => threads.client.min(threads.server) as usize,
         None => {
-            let cpus = cpu::list_usable().map_or(1, |cpus| cpus.len());
+            let cpus = count_usable_cpus();
             wait_policy::choose_threads(plan.kind, None, streams, cpus, false)
         }
     };
@@ -175,6 +179,19 @@ pub fn sleeping_wait(plan: &Plan) -> WaitMode {
         true => WaitMode::Epoll,
         false => WaitMode::Block,
     }
+}
+
+/// Returns the number of CPUs that a quota permits to be busy at the same time, at least one.
+fn within_quota(cpus: usize, quota: Option<f64>) -> usize {
+    // Rounded up: a part of a CPU is enough for a thread that sleeps at times.
+    quota.map_or(cpus, |quota| cpus.min(quota.ceil() as usize).max(1))
+}
+
+/// Returns the number of CPUs that this process may use at the same time, by affinity and quota.
+#[must_use]
+pub fn count_usable_cpus() -> usize {
+    let usable = cpu::list_usable().map_or(1, |cpus| cpus.len());
+    within_quota(usable, read_cpu_quota().map(|quota| quota.cpus()))
 }
 
 /// Returns the CPUs that this process may use.

@@ -171,6 +171,7 @@ mod tests {
             cycles: None,
             instructions: None,
             uncounted_reason: None,
+            throttling: None,
             machine: None,
             processors: Vec::new(),
             threads: vec![thread],

@@ -3,7 +3,7 @@
 use linerate_record::plan::{RunKind, WaitMode};
 
 /// Inputs of the default wait mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct WaitContext<'a> {
     pub kind: RunKind,
     /// This end receives payload.
@@ -17,6 +17,8 @@ pub struct WaitContext<'a> {
     pub busy_threads: usize,
     /// Number of usable CPUs.
     pub cpus: usize,
+    /// CPU quota of this process, in CPUs; absent without a limit.
+    pub cpu_quota: Option<f64>,
     /// Flows of a direction.
     pub streams: usize,
     /// Threads of a direction.
@@ -44,6 +46,7 @@ pub fn choose_wait(situation: &WaitContext<'_>) -> (WaitMode, String) {
         congestion_control,
         busy_threads,
         cpus,
+        cpu_quota,
         streams,
         threads,
         connections,
@@ -78,6 +81,12 @@ pub fn choose_wait(situation: &WaitContext<'_>) -> (WaitMode, String) {
     }
     if busy_threads > cpus {
         return sleeping(format!("{busy_threads} busy threads share {cpus} CPUs"));
+    }
+    // Spinning threads use all of their time, and other threads of the process need some, too.
+    if let Some(quota) = cpu_quota.filter(|&quota| quota <= busy_threads as f64) {
+        return sleeping(format!(
+            "spinning would use up the CPU quota of {quota:.2} CPUs"
+        ));
     }
     if streams > threads.saturating_mul(MAX_SPIN_FLOWS_PER_THREAD) {
         return sleeping("they are too many to poll each in a loop".to_owned());
@@ -148,6 +157,7 @@ mod tests {
             congestion_control: Some("cubic"),
             busy_threads: 2,
             cpus: 2,
+            cpu_quota: None,
             streams: 1,
             threads: 1,
             connections: false,
@@ -200,6 +210,35 @@ mod tests {
                     ..fit
                 },
                 WaitMode::Block,
+            ),
+            (
+                WaitContext {
+                    cpu_quota: Some(0.3),
+                    ..fit
+                },
+                WaitMode::Block,
+            ),
+            (
+                WaitContext {
+                    cpu_quota: Some(2.0),
+                    ..fit
+                },
+                WaitMode::Block,
+            ),
+            (
+                WaitContext {
+                    cpu_quota: Some(2.5),
+                    ..fit
+                },
+                WaitMode::Spin,
+            ),
+            (
+                WaitContext {
+                    cpu_quota: Some(1.0),
+                    streams: 8,
+                    ..many
+                },
+                WaitMode::Epoll,
             ),
             (many, WaitMode::Epoll),
             (

@@ -305,6 +305,7 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
         fn a_probability_is_one(a in prop::collection::vec(-5i8..5, 1..40), b in prop::collection::vec(-5i8..5, 1..40)) {
             let a: Vec<f64> = a.into_iter().map(f64::from).collect();

@@ -90,6 +90,27 @@ fn to_base_unit(
     Ok(value as u64)
 }
 
+/// Spellings of bits per second after the prefix, each before its own endings.
+const RATE_ENDINGS: &[&str] = &[
+    "bits/sec", "bit/sec", "bits/s", "bit/s", "bits", "bit", "bps", "b/s", "b",
+];
+
+/// Spellings of bytes after the prefix.
+const SIZE_ENDINGS: &[&str] = &["iB", "ib", "i", "bytes", "byte", "B", "b"];
+
+/// Removes the first of these endings that a suffix has, in any case of letters except for `b`:
+/// `B` is a byte.
+fn strip_one_of<'a>(suffix: &'a str, endings: &[&str]) -> &'a str {
+    let fits = |ending: &&&str| match suffix.len().checked_sub(ending.len()) {
+        Some(start) if ending.len() > 2 => {
+            suffix.is_char_boundary(start) && suffix[start..].eq_ignore_ascii_case(ending)
+        }
+        _ => suffix.ends_with(**ending),
+    };
+    let found = endings.iter().find(fits);
+    found.map_or(suffix, |ending| &suffix[..suffix.len() - ending.len()])
+}
+
 /// A rate in bits per second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BitRate(pub u64);
@@ -99,10 +120,7 @@ impl FromStr for BitRate {
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let (number, suffix) = split_number(text, "rate")?;
-        let unit = suffix
-            .trim_end_matches("bit/s")
-            .trim_end_matches("bps")
-            .trim_end_matches("b/s");
+        let unit = strip_one_of(suffix, RATE_ENDINGS);
         let factor = match unit {
             "" => 1.0,
             "k" | "K" => 1e3,
@@ -136,7 +154,7 @@ impl FromStr for ByteSize {
 
     fn from_str(text: &str) -> Result<Self, UnitError> {
         let (number, suffix) = split_number(text, "size")?;
-        let unit = suffix.trim_end_matches('B').trim_end_matches('i');
+        let unit = strip_one_of(suffix, SIZE_ENDINGS);
         let factor = match unit {
             "" => 1.0,
             "k" | "K" => 1024.0,
@@ -176,12 +194,12 @@ pub fn parse_seconds(text: &str) -> Option<u64> {
 pub fn parse_duration(text: &str) -> Result<Duration, UnitError> {
     let (number, suffix) = split_number(text, "duration")?;
     let factor = match suffix {
-        "" | "s" => 1e9,
-        "ms" => 1e6,
-        "us" | "µs" | "μs" => 1e3,
-        "ns" => 1.0,
-        "m" | "min" => 60e9,
-        "h" => 3600e9,
+        "" | "s" | "sec" | "secs" | "second" | "seconds" => 1e9,
+        "ms" | "msec" => 1e6,
+        "us" | "µs" | "μs" | "usec" => 1e3,
+        "ns" | "nsec" => 1.0,
+        "m" | "min" | "minute" | "minutes" => 60e9,
+        "h" | "hour" | "hours" => 3600e9,
         _ => {
             return Err(UnitError::UnknownSuffix {
                 suffix: suffix.to_owned(),
@@ -459,10 +477,25 @@ mod tests {
             ("100", 100),
             ("9Gbit/s", 9_000_000_000),
             ("1Tbps", 1_000_000_000_000),
+            ("10Mbit", 10_000_000),
+            ("10 mbits/sec", 10_000_000),
+            ("10MBIT/S", 10_000_000),
+            ("10mb", 10_000_000),
+            ("500bit", 500),
         ] {
             assert_eq!(text.parse::<BitRate>(), Ok(BitRate(expected)), "{text}");
         }
-        for text in ["", "G", "10X", "-1", "1e9", "99999999999T"] {
+        // `B` is a byte.
+        for text in [
+            "",
+            "G",
+            "10X",
+            "-1",
+            "1e9",
+            "99999999999T",
+            "10MB",
+            "10Mibit",
+        ] {
             assert!(text.parse::<BitRate>().is_err(), "{text}");
         }
     }
@@ -475,6 +508,8 @@ mod tests {
             ("1M", 1_048_576),
             ("32KiB", 32_768),
             ("2GB", 2_147_483_648),
+            ("64 kbytes", 65_536),
+            ("10b", 10),
         ] {
             assert_eq!(text.parse::<ByteSize>(), Ok(ByteSize(expected)), "{text}");
         }
@@ -489,6 +524,8 @@ mod tests {
             ("1.5us", 1_500),
             ("2m", 120_000_000_000),
             ("20µs", 20_000),
+            ("10 sec", 10_000_000_000),
+            ("5msec", 5_000_000),
         ] {
             assert_eq!(
                 parse_duration(text),

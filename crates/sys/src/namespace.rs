@@ -9,12 +9,13 @@
 
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::fs::CWD;
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_change,
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    OpenTreeFlags, fsconfig_create, fsconfig_set_flag, fsmount, fsopen, mount, mount_change,
     move_mount, open_tree,
 };
 use rustix::thread::{CapabilitySet, LinkNameSpaceType, UnshareFlags};
@@ -139,6 +140,25 @@ pub fn unshare_mounts() -> io::Result<()> {
 /// complete one to user namespaces.
 pub fn remount_proc() -> io::Result<()> {
     mount_over("proc", "/proc")
+}
+
+/// Mounts a file system without a place in the directory tree and returns its root.
+///
+/// # Errors
+/// `EPERM` without CAP_SYS_ADMIN, `ENOSYS` before Linux 5.2; else errors of `fsopen`, `fsconfig` and
+/// `fsmount`.
+pub fn mount_detached(kind: &str, options: &[&str]) -> io::Result<OwnedFd> {
+    let context = fsopen(kind, FsOpenFlags::FSOPEN_CLOEXEC)?;
+    for option in options {
+        fsconfig_set_flag(context.as_fd(), *option)?;
+    }
+    fsconfig_create(context.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_RDONLY;
+    Ok(fsmount(
+        context.as_fd(),
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        attributes,
+    )?)
 }
 
 /// Mounts `/sys` for the network namespace of the calling thread. Mounts below it (control groups,

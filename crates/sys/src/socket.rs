@@ -6,11 +6,35 @@
 use std::io;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
 
 use super::control_message::{self, u32_at};
 
 fn to_result(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Idle time before the first keepalive probe. Routers that translate addresses drop a connection
+/// without packets after minutes, some after half a minute.
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
+/// Probes without a reply before the connection counts as lost: a minute, because a reply may wait
+/// behind the payload of a test in a deep queue.
+const KEEPALIVE_PROBES: u32 = 12;
+
+/// Enables the keepalive of a TCP connection: routers on the path keep it while it is silent, and a
+/// lost peer is noticed.
+///
+/// # Errors
+/// Errors of `setsockopt`.
+pub fn enable_keepalive(socket: &impl AsFd) -> io::Result<()> {
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(socket).set_tcp_keepalive(&keepalive)
 }
 
 /// Sends on a connected socket; returns the number of bytes that the kernel accepted.
@@ -382,7 +406,8 @@ pub struct TcpInfo {
 }
 
 /// Returns the payload of a connection that the peer has not acknowledged, in bytes (SIOCOUTQ). The
-/// end of the stream counts as one byte.
+/// end of the stream counts as one byte. Of a datagram socket: the memory of the datagrams that no
+/// device has sent yet.
 ///
 /// # Errors
 /// Errors of the ioctl: not a connection.

@@ -253,6 +253,8 @@ pub struct CallTracer {
     stop_above_ticks: u64,
     /// Number of calls still to be kept.
     remaining_calls: u64,
+    /// The previous call was empty.
+    follows_empty: bool,
 }
 
 /// Number of latest calls kept by a thread: 200 KiB.
@@ -284,6 +286,7 @@ impl CallRecorder for CallTracer {
             next: 0,
             stop_above_ticks: u64::MAX,
             remaining_calls: u64::MAX,
+            follows_empty: false,
         }
     }
 
@@ -305,11 +308,12 @@ impl CallRecorder for CallTracer {
         let from = self.timer.last_ticks;
         self.timer.end(call, outcome);
         let to = self.timer.last_ticks;
-        // A spinning thread makes millions of empty calls; they would fill the trace.
-        if outcome == CallOutcome::Empty
-            || self.remaining_calls == 0
-            || to < self.timer.count_from_ticks
-        {
+        // A spinning thread makes millions of empty calls, which would fill the trace: it has the
+        // first of them. A thread that sleeps in between has all of its rounds there.
+        let is_empty = outcome == CallOutcome::Empty;
+        let repeats_empty = is_empty && self.follows_empty;
+        self.follows_empty = is_empty;
+        if repeats_empty || self.remaining_calls == 0 || to < self.timer.count_from_ticks {
             return;
         }
         self.trace[self.next] = (from, to, slot_of(call, outcome));
@@ -594,8 +598,8 @@ pub fn merge_call_stats(all: &mut Option<CallStats>, more: Option<CallStats>) {
 }
 
 /// Checks readiness with a call that may block. When recorded, it is called without blocking first:
-/// only that distinguishes data that was available from data that was waited for. The recorded
-/// duration includes both calls.
+/// only that distinguishes data that was available from data that was waited for. A first call that
+/// finds nothing is recorded as an empty one.
 #[inline]
 pub fn poll_readiness<R: CallRecorder>(
     calls: &mut R,
@@ -611,6 +615,7 @@ pub fn poll_readiness<R: CallRecorder>(
         calls.end(call, CallOutcome::Ready);
         return immediate;
     }
+    calls.end(call, CallOutcome::Empty);
     let outcome = check(timeout);
     calls.end(call, CallOutcome::Waited);
     outcome
@@ -671,6 +676,78 @@ mod tests {
             "{clock:?}"
         );
         println!("{clock:?}");
+    }
+
+    /// Starts a recorder that counts from now on.
+    fn started<R: CallRecorder>() -> R {
+        let mut recorder = R::new(&[]);
+        let now = linerate_sys::clock::now();
+        recorder.start(&RunClock {
+            start_ns: now,
+            count_from_ns: now - 1_000_000,
+            interval_ns: None,
+            trace_stop_call_ns: None,
+        });
+        recorder
+    }
+
+    /// What the kernel counts is what the record has: a wait is made of two calls.
+    #[test]
+    fn each_call_of_a_wait_is_counted() {
+        let mut timer: CallTimer = started();
+        let mut made = 0;
+        // Data is there at once, after a wait, or never.
+        for results in [&[true][..], &[false, true], &[false, false]] {
+            let mut results = results.iter();
+            timer.begin();
+            let check = |_| {
+                made += 1;
+                Ok(*results.next().expect("no third call"))
+            };
+            poll_readiness(&mut timer, TransportCall::Select, Duration::ZERO, check).unwrap();
+        }
+        let (calls, _) = timer.stats().unwrap().to_record(Role::Server);
+        let select = &calls["select"];
+        let counts = [&select.ready, &select.waited, &select.empty]
+            .map(|times| times.as_ref().map_or(0, |times| times.times.count));
+        assert_eq!(counts, [1, 2, 2]);
+        assert_eq!(counts.iter().sum::<u64>(), made);
+    }
+
+    /// Rounds that find nothing are in the trace, unless a thread makes one after another.
+    #[test]
+    fn empty_rounds_are_traced() {
+        use CallOutcome::{Empty, Ready, Waited};
+        let (poll, sleep) = (TransportCall::StackPoll, TransportCall::Sleep);
+        for (calls, expected) in [
+            (
+                &[
+                    (poll, Empty),
+                    (sleep, Waited),
+                    (poll, Empty),
+                    (sleep, Waited),
+                ][..],
+                &[
+                    "stack_poll empty",
+                    "sleep waited",
+                    "stack_poll empty",
+                    "sleep waited",
+                ][..],
+            ),
+            (
+                &[(poll, Empty), (poll, Empty), (poll, Empty), (poll, Ready)],
+                &["stack_poll empty", "stack_poll"],
+            ),
+        ] {
+            let mut tracer: CallTracer = started();
+            for &(call, outcome) in calls {
+                tracer.begin();
+                tracer.end(call, outcome);
+            }
+            let traced = tracer.stats().unwrap().latest;
+            let names: Vec<_> = traced.iter().filter_map(TimedCall::name).collect();
+            assert_eq!(names, expected);
+        }
     }
 
     #[test]

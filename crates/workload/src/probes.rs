@@ -20,6 +20,38 @@ pub const NUTTCP_PROBE: &[u8] = b"HELO nuttcp v6.1.99\n";
 /// Smallest request of sockperf.
 pub const SOCKPERF_PROBE: SockperfHeader = SockperfHeader::request(1, HEADER_BYTES as u32);
 
+/// Attempts to get a first response from a responder. Each has its own number: a reply tells which
+/// one it answers, and a late one is not taken for the response to a request.
+pub const RESPONDER_PROBES: u8 = 5;
+
+/// Returns the probe of an attempt at an echo server.
+#[must_use]
+pub fn echo_probe(attempt: u8) -> Vec<u8> {
+    [ECHO_PROBE, &[b'0' + attempt]].concat()
+}
+
+/// Returns the probe of an attempt at a sockperf server: no test has so many requests.
+#[must_use]
+pub const fn sockperf_probe(attempt: u8) -> SockperfHeader {
+    SockperfHeader::request((u32::MAX - attempt as u32) as u64, HEADER_BYTES as u32)
+}
+
+/// Returns whether a datagram is the reply of an echo server to a probe.
+#[must_use]
+pub fn is_echo_reply(payload: &[u8]) -> bool {
+    let attempt = payload.strip_prefix(ECHO_PROBE);
+    attempt.is_some_and(|attempt| attempt.len() <= 1 && attempt.iter().all(u8::is_ascii_digit))
+}
+
+/// Returns whether a datagram is the reply of a sockperf server to a numbered probe.
+#[must_use]
+pub fn is_sockperf_reply(payload: &[u8]) -> bool {
+    let header = SockperfHeader::read(payload).filter(|_| payload.len() == HEADER_BYTES);
+    header.is_some_and(|header| {
+        (0..RESPONDER_PROBES).any(|attempt| header == sockperf_probe(attempt).to_reply())
+    })
+}
+
 /// Prefix of the cookies that probes for iperf3 send.
 const COOKIE_PREFIX: &[u8; 8] = b"linerate";
 
@@ -57,7 +89,7 @@ pub fn iperf2() -> Vec<u8> {
 #[must_use]
 pub fn is_probe(bytes: &[u8]) -> bool {
     let agent = AGENT.as_bytes();
-    bytes == ECHO_PROBE
+    is_echo_reply(bytes)
         || bytes == NUTTCP_PROBE
         || bytes == SOCKPERF_PROBE.to_bytes()
         || (bytes.starts_with(COOKIE_PREFIX) && Cookie::read(bytes).is_some())
@@ -70,6 +102,30 @@ pub fn is_probe(bytes: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_reply_to_a_probe_names_its_attempt() {
+        for attempt in 0..RESPONDER_PROBES {
+            let echo = echo_probe(attempt);
+            assert!(is_echo_reply(&echo) && is_probe(&echo));
+            let reply = sockperf_probe(attempt).to_reply().to_bytes();
+            assert!(is_sockperf_reply(&reply));
+            assert_ne!(sockperf_probe(attempt), SOCKPERF_PROBE);
+        }
+        assert_ne!(echo_probe(0), echo_probe(1));
+        for payload in [
+            &b"linerate"[..],
+            b"linerate? ",
+            b"linerate?00",
+            b"linerate!0",
+        ] {
+            assert!(!is_echo_reply(payload), "{payload:?}");
+        }
+        for number in [1, 2, u64::from(u32::MAX) - u64::from(RESPONDER_PROBES)] {
+            let reply = SockperfHeader::request(number, HEADER_BYTES as u32).to_reply();
+            assert!(!is_sockperf_reply(&reply.to_bytes()), "{number}");
+        }
+    }
 
     #[test]
     fn probes_are_distinguished_from_payload() {

@@ -225,3 +225,76 @@ fn a_closed_pipe_loses_no_files() {
     );
     assert_eq!(dir.stored().len(), 1);
 }
+
+/// Closes the reader of a command's first stream after its first line, and of the other stream.
+fn start_and_close_readers(command: &mut Command) -> (String, Child) {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("piped"))
+        .read_line(&mut line)
+        .expect("a line");
+    drop(child.stderr.take());
+    (line, child)
+}
+
+/// The tests of a server belong to its clients, not to the reader of its log.
+#[test]
+fn a_server_outlives_the_reader_of_its_log() {
+    let dir = TestDir::new();
+    for form in ["", "--json-stream", "--verbose"] {
+        let port = crate::common::free_port();
+        let args = format!("server -p {port} --no-store {form}");
+        let (line, mut server) = start_and_close_readers(&mut dir.linerate(&args));
+        assert!(line.contains(&port.to_string()), "{line}");
+        for _ in 0..2 {
+            let args = format!("throughput 127.0.0.1 -p {port} -b 10M -t 0.3 --no-store");
+            finish(&mut dir.linerate(&args)).expect(0);
+        }
+        assert_eq!(server.try_wait().expect("its state"), None, "{form}");
+        let pid = Pid::from_child(&server);
+        rustix::process::kill_process(pid, Signal::TERM).expect("it runs");
+        assert_eq!(server.wait().expect("it ends").code(), Some(0), "{form}");
+    }
+}
+
+/// Frames of others pass through a forwarder; at its end it exits as a pipeline tool does.
+#[test]
+fn a_forwarder_outlives_the_reader_of_its_statistics() {
+    let dir = TestDir::new();
+    let args = "forward --dev null: --dev null: -t 1 --stats-period 0.1 --json-stream";
+    let (_, mut forwarder) = start_and_close_readers(&mut dir.linerate(args));
+    let status = forwarder.wait().expect("it ends");
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    assert_eq!(signal, Some(13), "{status}");
+    let stored = dir.stored();
+    assert_eq!(stored.len(), 1);
+    assert_eq!(stored[0]["interrupted"], false);
+}
+
+/// A command without a reader ends as on Ctrl-C if it has a setting to restore.
+#[test]
+fn a_closed_pipe_leaves_no_setting_changed() {
+    let dir = TestDir::new();
+    let server = dir.server("--no-store -q");
+    fs::write(
+        dir.path().join("knobs.toml"),
+        "[[knob]]\nname = \"state\"\nvalues = [1, 2]\nset = \"echo {} > state\"\n\
+         restore = \"echo before > state\"\n",
+    )
+    .expect("a file");
+    let args = format!(
+        "sweep --no-store --knob-file knobs.toml --over state=1,2 --repeats 100 throughput 127.0.0.1 -p {} -b 1M -t 0.1",
+        server.port
+    );
+    let (line, mut sweep) = start_and_close_readers(&mut dir.linerate(&args));
+    assert!(line.starts_with("sweep "), "{line}");
+    let status = sweep.wait().expect("it ends");
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    assert_eq!(signal, Some(13), "{status}");
+    let state = fs::read_to_string(dir.path().join("state")).expect("the knob was set");
+    assert_eq!(state, "before\n");
+}

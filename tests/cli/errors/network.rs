@@ -10,7 +10,7 @@ fn no_server_listens() {
     let port = closed_port.port;
     let object = format!("127.0.0.1:{port}");
     for args in ["throughput", "throughput -u -R", "latency", "latency -u"] {
-        let args = format!("{args} 127.0.0.1 -p {port}");
+        let args = format!("{args} 127.0.0.1:{port}");
         let next = format!("linerate server -p {port}");
         check_args(
             &dir,
@@ -29,15 +29,28 @@ fn names_and_families() {
             "no such host name",
             "no-such-host.invalid",
         ),
-        (
-            "latency 127.0.0.1:5201",
-            "no such host name",
-            "127.0.0.1:5201",
-        ),
-        ("latency 300.1.1.1", "no such host name", "300.1.1.1"),
         ("latency fe80::1", "needs an interface", "fe80::1"),
+        (
+            "latency fe80::1%no-such-if",
+            "this host has no interface no-such-if",
+            "fe80::1%no-such-if",
+        ),
     ] {
         check_args(&dir, args, &expected_error(5, situation, object, "address"));
+    }
+    for (args, situation) in [
+        ("latency 300.1.1.1", "not an IPv4 address"),
+        (
+            "throughput http://example.net/x",
+            "a URL (http), not a host: write example.net",
+        ),
+        (
+            "throughput 127.0.0.1:5201 -p 5202",
+            "two ports of one server",
+        ),
+    ] {
+        let object = args.split(' ').nth(1).unwrap();
+        check_args(&dir, args, &expected_error(2, situation, object, ""));
     }
     for (args, situation, object) in [
         (

@@ -46,7 +46,12 @@ fn something_else_on_the_port() {
         let _ = stream.write_all(&[9]);
         let _ = stream.read(&mut [0; 64]);
     });
-    for port in [mail, web, iperf3] {
+    check_args(
+        &dir,
+        &format!("throughput 127.0.0.1:{iperf3}"),
+        &expected_error(5, "is an iperf3 server", "127.0.0.1", "--peer iperf3"),
+    );
+    for port in [mail, web] {
         let args = format!("throughput 127.0.0.1 -p {port} -t 1");
         let object = format!("127.0.0.1:{port}");
         let expected = expected_error(
@@ -302,6 +307,35 @@ fn assert_peer_vanished(record: &Value) {
             .any(|caveat| caveat["doubt"] == "peer-vanished"),
         "{caveats:?}"
     );
+}
+
+/// The server of another protocol hangs for most of a short run, and its connection stays.
+#[test]
+fn a_server_that_hangs_in_a_short_run_is_reported() {
+    let dir = TestDir::new();
+    for direction in ["-R", "--bidir"] {
+        let server = dir.server("-q");
+        let args = format!(
+            "throughput 127.0.0.1 -p {} --peer iperf2 {direction} -t 2 --json-stream",
+            server.port
+        );
+        let mut client = RunningCommand::start(&mut dir.linerate(&args));
+        client.wait_started();
+        std::thread::sleep(Duration::from_millis(300));
+        server.running.send_signal(Signal::STOP);
+        let output = client.wait().expect(5);
+        let lines = output.json_lines();
+        let record = lines.iter().find_map(|line| line.get("record"));
+        let record = record.unwrap_or_else(|| panic!("{lines:?}"));
+        let receive = record["directions"].as_array().expect("a list").iter();
+        let receive = receive.filter(|one| one["direction"] == "receive");
+        let times: Vec<_> = receive.map(|one| one["duration_ns"].as_u64()).collect();
+        // The run, and not the wait for the end of a stream.
+        assert!(
+            matches!(times[..], [Some(..2_500_000_000)]),
+            "{args}: {times:?}"
+        );
+    }
 }
 
 /// Neither end waits longer than its timeout; a server continues with other clients.

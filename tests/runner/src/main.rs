@@ -1,8 +1,8 @@
 //! Runs the tests of the programs that cargo has built, each in a process of its own: `tests/run`.
 //!
-//! Tests of the group `pure` run as many at a time as there are processors, those of `waiting` many
-//! at a time, and those of `exclusive` alone. `tests/groups.toml` assigns them. A failed test fails
-//! the run: nothing runs twice.
+//! Tests of the group `waiting` run many at a time. Those of `pure` run beside them at a low
+//! priority, as many at a time as there are CPUs. Those of `exclusive` run alone.
+//! `tests/groups.toml` assigns them. A failed test fails the run: nothing runs twice.
 #![forbid(unsafe_code)]
 
 mod programs;
@@ -25,7 +25,7 @@ const SLOWEST: usize = 10;
 
 /// Arguments: the file with cargo's messages about the build, the file of groups, and the directory
 /// of the logs. The environment may have `ONLY` (groups and parts of names), `BACKGROUND` (a
-/// command that runs while the waiting group does) and `NIGHTLY` (runs the tests of that list and
+/// command that runs beside the first two groups) and `NIGHTLY` (runs the tests of that list and
 /// no others).
 fn main() -> ExitCode {
     match run() {
@@ -63,31 +63,34 @@ fn run() -> Result<bool, String> {
         return Err(format!("no test is named {only}"));
     }
 
-    let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let (mut finished, mut times, mut background) = (Vec::new(), Vec::new(), None);
-    for (group, name, width) in [
-        (Group::Pure, "pure", processors),
-        (Group::Waiting, "waiting", 5 * processors),
-        (Group::Exclusive, "exclusive", 1),
-    ] {
-        let (of_group, others) = tests.into_iter().partition(|test| test.group == group);
+    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut take = |group: Group| -> Vec<Test> {
+        let (of_group, others) = (tests.drain(..)).partition(|test| test.group == group);
         tests = others;
-        if group == Group::Waiting {
-            background = Background::start(logs)?;
-        }
-        let begin = Instant::now();
-        let count = Vec::len(&of_group);
-        finished.extend(schedule::run(of_group, name, width, logs));
-        times.push(format!(
-            "{name} {} s ({count} tests)",
-            begin.elapsed().as_secs()
-        ));
-        if let Some(background) = background.take() {
-            let result = background.finish();
-            times.push(format!("{} {} s", result.id, result.time.as_secs()));
-            finished.push(result);
-        }
+        of_group
+    };
+    let (pure, waiting, exclusive) = (
+        take(Group::Pure),
+        take(Group::Waiting),
+        take(Group::Exclusive),
+    );
+    let background = Background::start(logs)?;
+    let (mut finished, mut times) = (Vec::new(), Vec::new());
+    let mut add = |(results, time): (Vec<Finished>, String)| {
+        finished.extend(results);
+        times.push(time);
+    };
+    std::thread::scope(|scope| {
+        let pure = scope.spawn(|| schedule::run(pure, "pure", cpus, logs));
+        add(schedule::run(waiting, "waiting", 5 * cpus, logs));
+        add(pure.join().expect("the thread of the pure tests"));
+    });
+    if let Some(background) = background {
+        let result = background.finish();
+        let time = format!("{} {} s", result.id, result.time.as_secs());
+        add((vec![result], time));
     }
+    add(schedule::run(exclusive, "exclusive", 1, logs));
     Ok(report(&mut finished, &postponed, &times))
 }
 

@@ -1,6 +1,6 @@
 //! Processes of the tests of one group, several at a time.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::programs::Test;
+use crate::programs::{Group, Test};
 
 /// Time after which a test is killed. The longest takes a minute on an idle machine.
 const TIME_LIMIT: Duration = Duration::from_secs(400);
@@ -45,8 +45,16 @@ struct Queue {
     last_progress: Instant,
 }
 
-/// Runs `tests`, `width` at a time.
-pub fn run(mut tests: Vec<Test>, group: &str, width: usize, logs: &Path) -> Vec<Finished> {
+/// Last line of progress of each group: they share a line of a terminal.
+static PROGRESS: Mutex<BTreeMap<String, String>> = Mutex::new(BTreeMap::new());
+
+/// Runs `tests`, `width` at a time. Also returns the time that they took, as text.
+pub fn run(
+    mut tests: Vec<Test>,
+    group: &str,
+    width: usize,
+    logs: &Path,
+) -> (Vec<Finished>, String) {
     tests.reverse();
     let total = tests.len();
     let queue = Mutex::new(Queue {
@@ -79,7 +87,8 @@ pub fn run(mut tests: Vec<Test>, group: &str, width: usize, logs: &Path) -> Vec<
         }
     });
     let queue = queue.into_inner().unwrap_or_else(PoisonError::into_inner);
-    queue.finished
+    let time = format!("{group} {} s ({total} tests)", begin.elapsed().as_secs());
+    (queue.finished, time)
 }
 
 fn lock(queue: &Mutex<Queue>) -> MutexGuard<'_, Queue> {
@@ -116,7 +125,14 @@ fn show_progress(queue: &mut Queue, group: &str, total: usize, begin: Instant) {
     );
     let is_last = queue.finished.len() == total;
     if io::stdout().is_terminal() {
-        print!("\r\x1b[K{text}{}", if is_last { "\n" } else { "" });
+        let mut progress = PROGRESS.lock().unwrap_or_else(PoisonError::into_inner);
+        progress.insert(group.to_owned(), text);
+        let text: Vec<&str> = progress.values().map(String::as_str).collect();
+        print!("\r\x1b[K{}", text.join("; "));
+        if is_last {
+            progress.remove(group);
+            println!();
+        }
         let _ = io::stdout().flush();
     } else if is_last || queue.last_progress.elapsed() >= PROGRESS_INTERVAL {
         println!("{text}");
@@ -189,7 +205,16 @@ fn kill_tree(process: u32) {
 /// Returns the status of a test's process; `None`: it was killed at the time limit.
 fn start_and_wait(test: &Test, log: &Path) -> io::Result<Option<ExitStatus>> {
     let output = File::create(log)?;
-    let mut child = Command::new(&test.executable)
+    let mut command = match test.group {
+        // They compute all the time, beside tests that wait for something to happen soon.
+        Group::Pure => {
+            let mut nice = Command::new("nice");
+            nice.arg(&test.executable);
+            nice
+        }
+        Group::Waiting | Group::Exclusive => Command::new(&test.executable),
+    };
+    let mut child = command
         .args(["--exact", &test.name, "--nocapture"])
         .current_dir(&test.package_dir)
         .env("CARGO_MANIFEST_DIR", &test.package_dir)

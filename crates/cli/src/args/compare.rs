@@ -15,6 +15,7 @@ Examples:
   linerate compare old.json new.json --figure p99            two existing results
   linerate compare --command-a './old' --command-b './new' --figure 'took ([0-9.]+) s' --better lower
   linerate compare --prepare-a 'modprobe x' --prepare-b 'modprobe y' throughput 127.0.0.1
+  linerate compare --name-a old --name-b new --command-a ./old --command-b ./new --figure 'took ([0-9.]+) s'
   linerate compare --knob-b window=16384 --knob-file mine.toml throughput 127.0.0.1
 
 A and B run in pairs, in random order within each pair, until the comparison is decided. Options after
@@ -61,6 +62,12 @@ pub struct CompareArgs {
     /// Command to run before each run of side B
     #[arg(long, value_name = "CMD", env = "LINERATE_PREPARE_B")]
     pub prepare_b: Option<String>,
+    /// Name of side A in the result: old, before, cubic
+    #[arg(long, value_name = "NAME", env = "LINERATE_NAME_A")]
+    pub name_a: Option<String>,
+    /// Name of side B in the result
+    #[arg(long, value_name = "NAME", env = "LINERATE_NAME_B")]
+    pub name_b: Option<String>,
     /// Figure to compare: goodput, p50, p99, pps, cpu, ... (`linerate throughput --expect x` lists
     /// them); with commands also a regular expression that finds a number in their output
     #[arg(long, value_name = "FIGURE", env = "LINERATE_FIGURE")]

@@ -46,9 +46,9 @@ pub struct LatencyArgs {
     /// End the timeline at the first round trip that meets this: 'rtt>200us'
     #[arg(long, value_name = "CONDITION", value_parser = slower_than, help_heading = heading::DIAGNOSIS, env = "LINERATE_TRACE_ON")]
     pub trace_on: Option<Duration>,
-    /// Time after which a missing response counts as lost
-    #[arg(long, value_name = "TIME", default_value = "1", value_parser = duration, help_heading = heading::LOAD, env = "LINERATE_TIMEOUT")]
-    pub timeout: Duration,
+    /// Time after which a missing response counts as lost [default: 1, or 3 round trips of the path]
+    #[arg(long, value_name = "TIME", value_parser = duration, help_heading = heading::LOAD, env = "LINERATE_TIMEOUT")]
+    pub timeout: Option<Duration>,
     /// List each response slower than this with its number, time and, where visible, cause (100us)
     #[arg(long, value_name = "TIME", value_parser = duration, help_heading = heading::DIAGNOSIS, env = "LINERATE_LIMIT")]
     pub limit: Option<Duration>,

@@ -12,14 +12,15 @@ use super::values::{client_protocol, duration, tos};
 use super::{LocalStackArgs, OutputArgs, ScreenArgs, heading};
 use crate::key_source;
 use crate::local_binding::LocalBinding;
+use crate::server_name::ServerName;
 
 /// Options of `linerate throughput` and `linerate latency`.
 #[derive(Debug, Clone, Args)]
 pub struct MeasureArgs {
-    /// Server to measure to: a name or an address where `linerate server` or the tool of --peer
-    /// runs
+    /// Server to measure to, where `linerate server` or the tool of --peer runs: a name or an
+    /// address, or either with its port (HOST:PORT, [IPv6]:PORT)
     #[arg(env = "LINERATE_HOST")]
-    pub host: String,
+    pub host: ServerName,
     /// Port of the server [default: 5201; with --peer, that of its protocol]
     #[arg(short, long, env = "LINERATE_PORT")]
     pub port: Option<u16>,

@@ -66,7 +66,20 @@ Examples:
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,
     },
-    /// Remove records with their tags and notes; runs of a removed set stay
+    /// Restore records that `runs rm` removed within a day, with their tags and notes
+    #[command(after_help = "\
+Examples:
+  linerate runs restore                           all that were removed within a day
+  linerate runs restore 20261128T014811Z-13e150")]
+    Restore {
+        /// Records: complete ids, as `runs rm` printed them [default: all]
+        #[arg(value_name = "ID")]
+        ids: Vec<String>,
+        /// Print one JSON document
+        #[arg(long, env = "LINERATE_JSON")]
+        json: bool,
+    },
+    /// Remove records, their tags and notes; runs of a set stay; `runs restore` undoes it
     #[command(after_help = "\
 Examples:
   linerate runs rm 3f9a1c last
@@ -131,6 +144,7 @@ Examples:
   linerate runs trend p99 --host db1 --since 30d
   linerate runs trend goodput --like last         only runs with the plan of the latest
   linerate runs trend goodput --like last --fail-on-change
+  linerate runs trend goodput --html trend.html
   linerate runs trend 'hops=4 size=1024 socket=reused trip'")]
     Trend {
         /// Figure as in --expect: goodput, p50, p99, pps, loss, ...; or, quoted, a figure of an
@@ -139,6 +153,9 @@ Examples:
         /// End with exit code 3 if the latest level differs from the first, 1 if no run matches
         #[arg(long, env = "LINERATE_FAIL_ON_CHANGE")]
         fail_on_change: bool,
+        /// Write a page with a chart to FILE
+        #[arg(long, value_name = "FILE", env = "LINERATE_HTML")]
+        html: Option<PathBuf>,
         /// Print one JSON document
         #[arg(long, env = "LINERATE_JSON")]
         json: bool,

@@ -17,9 +17,9 @@ use crate::local_binding::LocalBinding;
 /// `linerate server`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Standard output starts with a ready line for scripts (READY port=5201 ...). With -q, only the summaries of
-the tests follow. With --json, standard output gets one JSON document for each test, one per line, and the
-ready line goes to standard error.
+Standard output starts with a ready line for scripts (READY port=5201 ...). One line for each test follows:
+time, client, result, causes. With -v, each test has its intervals and its summary. With --json, standard
+output gets one JSON document for each test, one per line, and the ready line goes to standard error.
 
 Examples:
   linerate server                       run until Ctrl-C

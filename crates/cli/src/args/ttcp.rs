@@ -9,6 +9,7 @@ use linerate_stats::units::ByteSize;
 
 use super::values::{count, longer_call};
 use super::{LocalStackArgs, OutputArgs, ScreenArgs, heading};
+use crate::server_name::ServerName;
 
 /// Default port of classic ttcp.
 const TTCP_PORT: u16 = 5001;
@@ -29,7 +30,7 @@ Payload is generated and discarded (-s of classic ttcp, always on).")]
 pub struct TtcpArgs {
     /// Host to send to
     #[arg(value_name = "HOST", conflicts_with = "receive")]
-    pub host: Option<String>,
+    pub host: Option<ServerName>,
     /// Send to HOST
     #[arg(short, long, requires = "host", env = "LINERATE_TRANSMIT")]
     pub transmit: bool,

@@ -17,6 +17,7 @@ use linerate_record::ids::CaveatId;
 use linerate_record::record::new_id;
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
 use linerate_report::text;
+use linerate_stats::units::count_of;
 
 use super::generator_ports::NamedPorts;
 use super::measure::stop_on_signals;
@@ -27,6 +28,15 @@ use crate::{args, live};
 
 /// Ratio of the time of deciding trials to that of the first ones.
 const FIRST_TRIAL_DIVISOR: u32 = 20;
+
+/// Formats a time that is known to a minute: `40 s`, `12 min`, `1.5 h`.
+fn format_rough_time(seconds: f64) -> String {
+    match seconds {
+        seconds if seconds < 90.0 => format!("{seconds:.0} s"),
+        seconds if seconds < 5400.0 => format!("{:.0} min", seconds / 60.0),
+        seconds => format!("{:.1} h", seconds / 3600.0),
+    }
+}
 
 /// Runs the command and returns the exit code.
 pub fn run(args: &CapacityArgs) -> u8 {
@@ -164,6 +174,15 @@ fn measure(args: &CapacityArgs, output: &mut CommandOutput) -> Result<u8, Comman
     if let Some(note) = &note {
         output.report_status(&format!("note: {note}"));
     }
+    let (least, usual) = options.expected_time_s(args.drain.as_secs_f64());
+    output.report_status(&format!(
+        "{}, trials of up to {} s and {} s after each: about {} to {}",
+        count_of(options.sizes.len() as u64, "size"),
+        args.trial.as_secs_f64(),
+        args.drain.as_secs_f64(),
+        format_rough_time(least),
+        format_rough_time(usual),
+    ));
     let (send, receive) = ports_named.names();
     let started = Timestamp::now();
     if output.is_stream() {

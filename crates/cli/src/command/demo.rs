@@ -1,5 +1,6 @@
 //! `linerate demo`: all measurements on this machine, and a report.
 
+use std::collections::VecDeque;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::Arc;
@@ -15,6 +16,7 @@ use linerate_interop::run_client;
 use linerate_lab::{Lab, Topology};
 use linerate_record::event::{ErrorReport, Event, EventKind};
 use linerate_record::exit_codes;
+use linerate_record::ids::CauseId;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode};
 use linerate_record::record::{Record, new_id};
 use linerate_record::run_set::{RunSet, SET_SCHEMA, SetResult};
@@ -179,7 +181,7 @@ fn run_demo(args: &DemoArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
         },
         runs,
     };
-    linerate_explain::add_findings_to_set(&mut set);
+    crate::explained::add_findings_to_set(&mut set);
     output.write_set(&set, &[])?;
     write_results(&args.dir, &set, hosts.rerun_note(&set.runs))?;
     let report = args.dir.join("report.html");
@@ -373,6 +375,17 @@ fn step_plan(step: &DemoStep, host: &str, port: u16, time: Duration) -> Plan {
     plan
 }
 
+/// Returns the congestion control that a finding of the first measurement proposes.
+fn proposed_congestion_control(record: &Record) -> Option<String> {
+    let findings = linerate_explain::explain(record);
+    let finding = findings
+        .iter()
+        .find(|finding| finding.cause == CauseId::CongestionControl)?;
+    let command = finding.command.as_deref()?;
+    let (_, rest) = command.split_once(" -C ")?;
+    rest.split_whitespace().next().map(str::to_owned)
+}
+
 /// Measures step by step until a failure; returns the records and the failure.
 fn run_steps(
     args: &DemoArgs,
@@ -385,10 +398,17 @@ fn run_steps(
     let (server, port) = hosts.start_server(&server_stop)?;
     let mut runs = Vec::new();
     let mut failure = None;
-    for (number, step) in DEMO_STEPS.iter().enumerate() {
-        watcher.bar.start_step(number, step.label);
+    let mut steps: VecDeque<(usize, String, Plan)> = (DEMO_STEPS.iter().enumerate())
+        .map(|(number, step)| {
+            let plan = step_plan(step, &server_address, port, args.time);
+            (number, step.label.to_owned(), plan)
+        })
+        .collect();
+    let mut has_remedy = false;
+    while let Some((number, label, plan)) = steps.pop_front() {
+        watcher.bar.start_step(number, &label);
         let client = Client {
-            plan: step_plan(step, &server_address, port, args.time),
+            plan: plan.clone(),
             family: AddressFamily::V4,
             retry_timeout: Duration::ZERO,
             key: None,
@@ -396,12 +416,22 @@ fn run_steps(
         let flag = stop.atomic();
         match hosts.run_client(&client, &flag, &mut |what| watcher.emit(number, what)) {
             Ok((mut record, failed)) => {
-                record.label = Some(step.label.to_owned());
+                record.label = Some(label.clone());
                 let reported = Box::new(record.clone());
                 watcher.emit(number, EventKind::Finished { record: reported });
+                // The effect of the remedy stands below what it remedies.
+                if let Some(name) = proposed_congestion_control(&record).filter(|_| !has_remedy) {
+                    has_remedy = true;
+                    let mut plan = plan.clone();
+                    plan.congestion_control = Some(name.clone());
+                    plan.congestion_control_requested = true;
+                    steps.push_front((number, format!("{label}, {name}"), plan));
+                }
                 runs.push(record);
                 failure = failed.map(CommandFailure::from);
             }
+            // A remedy that is not permitted here is left out.
+            Err(_) if plan.congestion_control_requested => {}
             // Earlier records are kept.
             Err(error) => failure = Some(error),
         }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
-use linerate_lab::{LabInfo, Topology};
+use linerate_lab::{LabInfo, LinkSpec, Topology};
 use linerate_record::event::ErrorReport;
 use linerate_record::exit_codes;
 use linerate_report::text;
@@ -72,6 +72,7 @@ fn run_action(action: LabAction) -> Result<u8, CommandFailure> {
         LabAction::Up {
             file,
             hops,
+            link,
             name,
             json,
         } => {
@@ -94,7 +95,20 @@ fn run_action(action: LabAction) -> Result<u8, CommandFailure> {
                             format!("give 0 to {MAX_SWITCHES}"),
                         )));
                     }
-                    let topology = Topology::hops(hops.unwrap_or(0));
+                    let mut topology = Topology::hops(hops.unwrap_or(0));
+                    if let Some(last) = topology.links.last_mut() {
+                        *last = LinkSpec {
+                            between: last.between.clone(),
+                            mtu: link.mtu,
+                            rate: link.rate,
+                            queue: link.queue,
+                            delay: link.delay,
+                            jitter: link.jitter,
+                            loss: link.loss,
+                            reorder: link.reorder,
+                            ..LinkSpec::default()
+                        };
+                    }
                     topology.validate()?;
                     topology
                 }

@@ -12,12 +12,12 @@ use linerate_report::document::Document;
 use linerate_report::history::{self, History, HistoryEntry, HistoryFilter, ImportResult};
 use linerate_report::store::write_file;
 use linerate_report::style::ColorChoice;
-use linerate_report::text;
+use linerate_report::{html, text};
 use serde::Serialize;
 
 use crate::args::{ExportFormat, RecordSelection, RunsAction, RunsArgs};
 use crate::failure::CommandFailure;
-use crate::output::{OutputFormat, print_failure};
+use crate::output::{OutputFormat, check_writable_file, print_failure};
 use crate::standard_streams::{list_style, print_stderr, print_stdout, stderr_style, stdout_style};
 
 /// Runs the command and returns the exit code.
@@ -38,6 +38,7 @@ fn is_json(action: &RunsAction) -> bool {
         RunsAction::List { json, .. }
         | RunsAction::Show { json, .. }
         | RunsAction::Rm { json, .. }
+        | RunsAction::Restore { json, .. }
         | RunsAction::Tag { json, .. }
         | RunsAction::Note { json, .. }
         | RunsAction::Trend { json, .. }
@@ -64,6 +65,7 @@ fn run_action(action: RunsAction) -> Result<u8, CommandFailure> {
             dry_run,
             json,
         } => remove(&history, &ids, selection, dry_run, json),
+        RunsAction::Restore { ids, json } => restore(&history, &ids, json),
         RunsAction::Tag {
             id,
             tags,
@@ -103,8 +105,16 @@ fn run_action(action: RunsAction) -> Result<u8, CommandFailure> {
             figure,
             selection,
             fail_on_change,
+            html,
             json,
-        } => trend(&history, &figure, selection, fail_on_change, json),
+        } => trend(
+            &history,
+            &figure,
+            selection,
+            fail_on_change,
+            html.as_deref(),
+            json,
+        ),
         RunsAction::Export {
             ids,
             selection,
@@ -318,6 +328,13 @@ fn print_marks(history: History, id: &str, json: bool) -> Result<u8, CommandFail
     Ok(exit_codes::OK)
 }
 
+/// Restored documents.
+#[derive(Serialize)]
+struct RestoredList {
+    schema: &'static str,
+    restored: Vec<String>,
+}
+
 #[derive(Serialize)]
 struct RemovedList {
     schema: &'static str,
@@ -360,11 +377,32 @@ fn remove(
     match removed.is_empty() {
         true => print_stdout("no record matches"),
         false => print_stdout(&format!(
-            "{action} {}{}",
+            "{action} {}{}{}",
             removed.join(" "),
-            remaining_runs_note(members.len())
+            remaining_runs_note(members.len()),
+            match dry_run {
+                true => "",
+                false => "; `linerate runs restore` undoes it for a day",
+            }
         )),
     }
+    Ok(exit_codes::OK)
+}
+
+/// Restores removed documents and prints their ids.
+fn restore(history: &History, ids: &[String], json: bool) -> Result<u8, CommandFailure> {
+    let restored = history.restore(ids)?;
+    if json {
+        print_json(&RestoredList {
+            schema: "linerate/restored/1",
+            restored,
+        });
+        return Ok(exit_codes::OK);
+    }
+    print_stdout(&match restored.is_empty() {
+        true => "nothing was removed within a day".to_owned(),
+        false => format!("restored {}", restored.join(" ")),
+    });
     Ok(exit_codes::OK)
 }
 
@@ -394,6 +432,7 @@ fn trend(
     figure: &str,
     selection: RecordSelection,
     fail_on_change: bool,
+    page: Option<&Path>,
     json: bool,
 ) -> Result<u8, CommandFailure> {
     let name = figure_name(figure);
@@ -427,6 +466,10 @@ fn trend(
             "--fail-on-change",
             "`linerate runs list` with the same filters shows the matching records",
         )));
+    }
+    if let Some(page) = page {
+        check_writable_file(page)?;
+        write_file(page, &html::render_trend(&trend))?;
     }
     if json {
         print_json(&trend);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use linerate_host::snapshot::cpu_quota::read_cpu_quota;
 use linerate_record::event::ErrorReport;
 use linerate_record::exit_codes;
 use linerate_report::store::RecordStore;
@@ -66,6 +67,8 @@ fn serve(args: &ServerArgs, output: &mut CommandOutput) -> Result<u8, CommandFai
     let network = crate::lab_network::lab_network();
     let in_lab = network.is_some();
     let server = Server::bind(&server_options(args)?)?.in_network(network);
+    // Where cgroups are hidden, they are reached with the privileges of the start.
+    let _ = read_cpu_quota();
     // Before the first thread: threads inherit the capabilities of the thread that starts them.
     drop_privileges(args, &server, in_lab)?;
     let stop = stop_on_signals()?;

@@ -145,7 +145,7 @@ fn print_event(update: ServiceHostEvent<'_>, args: &StackHostArgs, output: &mut 
                 true => print_stdout(&ready),
                 false => output.warn(&ready),
             }
-            if !quiet {
+            if args.output.verbose {
                 output.report_progress(&startup_text(facts, output));
             }
         }

@@ -454,11 +454,8 @@ impl SweepPlan<'_> {
                     .append(&result)
                     .map_err(|error| SeriesEnd::Failed(journal_failure(error)))?;
             }
-            output.report_progress(&format!(
-                "run {} of {}: {varied}: {outcome}",
-                step + 1,
-                self.order.len(),
-            ));
+            let total = self.order.len();
+            output.report_step(&format!("run {} of {total}: {varied}: {outcome}", step + 1));
             done.push(result);
         }
         Ok(())

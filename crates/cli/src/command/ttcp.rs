@@ -71,10 +71,11 @@ fn ttcp_plan(args: &TtcpArgs) -> Result<Plan, CommandFailure> {
     else {
         return reject("-n", "out of range".to_owned());
     };
-    let host = args.host.clone().unwrap_or_default();
+    let server = args.host.as_ref();
+    let host = server.map_or_else(String::new, |server| server.host.clone());
     let mut plan = Plan::new(RunKind::Throughput, protocol, host);
     plan.peer_protocol = Some("ttcp".to_owned());
-    plan.port = args.port;
+    plan.port = server.and_then(|server| server.port).unwrap_or(args.port);
     plan.duration_ns = None;
     plan.payload_bytes = args.length.0;
     plan.window_bytes = None;

@@ -6,6 +6,7 @@ use linerate_record::load::BackgroundLoad;
 use linerate_record::plan::{Plan, RunKind, TimestampLevel, TransportProtocol, WaitMode};
 use linerate_record::round_trip::{MAX_OUTSTANDING, MulticastGroup, RoundTripPlan, SocketMode};
 use linerate_session::client::Client;
+use linerate_session::path_timeouts::MIN_RESPONSE_TIMEOUT_NS;
 
 use super::{
     MeasurementPlan, check_amount, check_rt_yield, check_single_timeline, common_plan,
@@ -82,10 +83,10 @@ pub fn plan_latency(args: &LatencyArgs) -> Result<LatencySeries, CommandFailure>
         plan.duration_ns = None;
         plan.round_trips = Some(count);
     }
-    if args.timeout < Duration::from_millis(1) {
+    if (args.timeout).is_some_and(|timeout| timeout < Duration::from_millis(1)) {
         return reject("--timeout", "shorter than 1 ms", "give 1ms or more");
     }
-    plan.response_timeout_ns = Some(nanos(args.timeout));
+    plan.response_timeout_ns = args.timeout.map(nanos);
     plan.round_trip = round_trip_plan(args, &plan)?;
     let by_ring = plan.wait.as_ref();
     let by_ring =
@@ -250,7 +251,8 @@ fn round_trip_plan(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Com
             "give a time above 0",
         );
     }
-    if args.limit.is_some_and(|limit| limit >= args.timeout) {
+    let timeout = args.timeout;
+    if (args.limit.zip(timeout)).is_some_and(|(limit, timeout)| limit >= timeout) {
         return reject(
             "--limit",
             "a response that late counts as lost (--timeout)",
@@ -277,7 +279,8 @@ fn round_trip_plan(args: &LatencyArgs, plan: &Plan) -> Result<RoundTripPlan, Com
         // As many as are sent until the first one times out: no request waits for another's
         // response.
         (Some(rate), None) => {
-            let in_flight = (rate as f64 * args.timeout.as_secs_f64()).ceil() as u32;
+            let timeout = timeout.unwrap_or(Duration::from_nanos(MIN_RESPONSE_TIMEOUT_NS));
+            let in_flight = (rate as f64 * timeout.as_secs_f64()).ceil() as u32;
             in_flight.clamp(DEFAULT_OUTSTANDING, MAX_OUTSTANDING)
         }
         _ if scheduled => DEFAULT_OUTSTANDING,

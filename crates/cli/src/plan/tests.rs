@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use OptionEffect::{OutputOnly as B, Rejected as R, Run as E};
 use clap::FromArgMatches;
 use linerate_interop::{CLIENT_PROTOCOLS, check_plan};
+use linerate_record::command_line::CommandLine;
 use linerate_record::plan::Direction;
 use linerate_record::record::Record;
 
 use super::*;
 use crate::args::{Cli, Command, command};
 use crate::load_option::LoadOption;
+use crate::shell_words;
 
 /// Effect of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,11 +225,18 @@ fn bank_records() -> Vec<(String, Record)> {
     files.map(|file| read(file.expect("a file"))).collect()
 }
 
-/// Returns why a command of a finding cannot run; commands of other programs are skipped.
+/// Returns why a command of a finding cannot run; of another program's, the shell checks the syntax.
 fn why_rejected(line: &str) -> Option<String> {
-    let arguments: Vec<&str> = line.split_ascii_whitespace().collect();
-    if arguments.first() != Some(&"linerate") {
-        return None;
+    let arguments = match shell_words::split_args(line) {
+        Ok(arguments) => arguments,
+        Err(error) => return Some(format!("{error:?}")),
+    };
+    if arguments.first().map(String::as_str) != Some("linerate") {
+        let syntax = std::process::Command::new("sh")
+            .args(["-n", "-c", line])
+            .status();
+        let is_valid = syntax.expect("a shell").success() && !line.contains(['<', '>', '{', '}']);
+        return (!is_valid).then(|| "not a command as it stands".to_owned());
     }
     let matches = match command().try_get_matches_from(arguments) {
         Ok(matches) => matches,
@@ -267,8 +276,36 @@ fn commands_of_findings_can_be_run() {
             (typed.wrapper, typed.program) = (Vec::new(), String::new());
         }
         let mut cases = vec![record.clone()];
+        // In a lab, each command names the host it is for.
+        let mut in_lab = record.clone();
+        let typed = in_lab.command.get_or_insert_with(|| {
+            let mut command = CommandLine::new(record.kind.to_string());
+            command.push_positional(record.plan.host.clone());
+            command
+        });
+        typed.wrapper = ["linerate", "lab", "exec", "pair/client", "--"]
+            .map(str::to_owned)
+            .into();
+        for finding in linerate_explain::explain(&in_lab) {
+            let line = finding.command.unwrap_or_default();
+            let is_inside = line.is_empty() || line.contains("linerate lab exec pair/");
+            // The kernel has one log, and a server on the user-space stack runs anywhere.
+            let is_anywhere = ["linerate stack ", "dmesg "]
+                .iter()
+                .any(|start| line.starts_with(start));
+            if !is_inside && !is_anywhere {
+                failures.push(format!("{name} in a lab: {line}"));
+            }
+        }
         record.command = None;
         cases.push(record.clone());
+        if matches!(record.kind, RunKind::Throughput | RunKind::Latency) {
+            cases.extend(["fd77::2", "fe80::1%eth0"].map(|host| {
+                let mut over_v6 = record.clone();
+                over_v6.plan.host = host.to_owned();
+                over_v6
+            }));
+        }
         // Variants: servers of other tools, and `ttcp -r`, which waits for its client.
         for protocol in CLIENT_PROTOCOLS {
             let mut record = record.clone();

@@ -103,13 +103,13 @@ impl FragmentLoss {
                 "fragments_received",
                 increase_of("fragments_received"),
                 "fragments",
-                format!("{host} /proc/net/snmp ReasmReqds"),
+                run.ip_counter_source(host, "ReasmReqds"),
             )
             .evidence_if(
                 "reassembled",
                 increase_of("reassembled"),
                 "datagrams",
-                format!("{host} /proc/net/snmp ReasmOKs"),
+                run.ip_counter_source(host, "ReasmOKs"),
             )
             .evidence("payload_bytes", run.plan.payload_bytes, "B", "plan")
             .evidence(

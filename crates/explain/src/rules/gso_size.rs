@@ -64,7 +64,12 @@ pub(super) fn larger_gso_command(
         ),
         false => (
             most,
-            format!("gso_max_size {most} gso_ipv4_max_size {most} gro_ipv4_max_size {most}"),
+            match run.is_ipv6() {
+                true => format!("gso_max_size {most} gro_max_size {most}"),
+                false => {
+                    format!("gso_max_size {most} gso_ipv4_max_size {most} gro_ipv4_max_size {most}")
+                }
+            },
         ),
     };
     (now < aim).then(|| {
@@ -90,7 +95,8 @@ impl Rule for GsoSize {
                 "TCP",
                 [
                     format!(
-                        "`gso_ipv4_max_size`, or `gso_max_segs` in segments, permits {} at most",
+                        "`gso_ipv4_max_size` (over IPv6 `gso_max_size`), or `gso_max_segs` in \
+                         segments, permits {} at most",
                         size(MAX_RELEVANT_BYTES.into())
                     ),
                     "the segments count if they are fewer than the driver accepts (`tso_max_segs`)"
@@ -115,6 +121,7 @@ impl Rule for GsoSize {
             ],
             evidence: &[
                 ("gso_ipv4_max_size", "B"),
+                ("gso_max_size", "B"),
                 ("gso_max_segs", "segments"),
                 ("tso_max_size", "B"),
                 ("goodput_bps", "bit/s"),
@@ -131,7 +138,8 @@ impl Rule for GsoSize {
                 "Raise `gso_max_segs` if segments are few.".into(),
                 format!(
                     "Above that, on virtual links: `gso_max_size {MAX_GSO_BYTES} gso_ipv4_max_size \
-                     {MAX_GSO_BYTES} gro_ipv4_max_size {MAX_GSO_BYTES}` (iproute2 6.3)."
+                     {MAX_GSO_BYTES} gro_ipv4_max_size {MAX_GSO_BYTES}` (iproute2 6.3); over IPv6 \
+                     `gso_max_size {MAX_GSO_BYTES} gro_max_size {MAX_GSO_BYTES}`."
                 ),
                 "An older `ip` cannot: use `linerate tune --try-host --knobs gso-size`.".into(),
             ],
@@ -169,7 +177,7 @@ impl GsoSize {
             return None;
         }
         let interface = direction.sender_interface()?;
-        let bytes = interface.gso_ipv4_max_bytes?;
+        let bytes = interface.gso_bytes(direction.is_ipv6())?;
         // A limit on the segments makes packets small as well. The driver's own segment limit
         // cannot be raised; for hardware that does not report it, the current one may be it.
         let most_segments = interface.tso_max_segments.or(run
@@ -187,7 +195,7 @@ impl GsoSize {
             bytes.min(segment_limit_bytes as u32)
         });
         let by_segments = largest < bytes;
-        let has_tso = interface.offloads.get("tx-tcp-segmentation") == Some(&true);
+        let has_tso = interface.offloads.get(direction.segmentation_offload()) == Some(&true);
         if largest > MAX_RELEVANT_BYTES || !has_tso || run.plan.payload_bytes < MIN_CALL_BYTES {
             return None;
         }
@@ -238,10 +246,14 @@ impl GsoSize {
                 }
             ))
             .evidence(
-                "gso_ipv4_max_size",
+                run.family_setting(["gso_ipv4_max_size", "gso_max_size"]),
                 bytes,
                 "B",
-                format!("{} {link} IFLA_GSO_IPV4_MAX_SIZE", role.as_str()),
+                format!(
+                    "{} {link} {}",
+                    role.as_str(),
+                    run.family_setting(["IFLA_GSO_IPV4_MAX_SIZE", "IFLA_GSO_MAX_SIZE"])
+                ),
             )
             .evidence_if(
                 "gso_max_segs",
@@ -258,6 +270,7 @@ impl GsoSize {
             .evidence("goodput_bps", direction.goodput()?, "bit/s", "receiver")
             .remedy(match small {
                 true => "raise the GSO size at both ends of the link to the kernel's default",
+                false if run.is_ipv6() => "raise the GSO size at both ends of the link",
                 false => {
                     "raise the GSO size at both ends of the link; `ip` before 6.3 cannot set that \
                      of IPv4, `linerate tune --try-host --knobs gso-size` can"

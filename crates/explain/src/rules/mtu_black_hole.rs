@@ -127,8 +127,10 @@ impl Rule for MtuBlackHole {
                 ("tcpi_total_rto", ""),
                 ("tcpi_snd_mss", "B"),
                 ("InDestUnreachs", "packets"),
+                ("InPktTooBigs", "packets"),
                 ("net.ipv4.tcp_mtu_probing", ""),
                 ("tx-tcp-segmentation", ""),
+                ("tx-tcp6-segmentation", ""),
                 ("generic-segmentation-offload", ""),
                 ("retransmitted segments", "share"),
                 ("path_mtu_guesses", "times"),
@@ -238,10 +240,19 @@ impl MtuBlackHole {
                 tcp_info_source(direction.sender),
             )
             .evidence_if(
-                "InDestUnreachs",
+                match direction.is_ipv6() {
+                    true => "InPktTooBigs",
+                    false => "InDestUnreachs",
+                },
                 icmp_unreachable,
                 "packets",
-                format!("{} /proc/net/snmp", direction.sender.as_str()),
+                match direction.is_ipv6() {
+                    true => format!(
+                        "{} /proc/net/snmp6 Icmp6InPktTooBigs and Icmp6InDestUnreachs",
+                        direction.sender.as_str()
+                    ),
+                    false => format!("{} /proc/net/snmp", direction.sender.as_str()),
+                },
             )
             .evidence_if(
                 "net.ipv4.tcp_mtu_probing",
@@ -249,10 +260,16 @@ impl MtuBlackHole {
                 "",
                 format!("{} sysctl", direction.sender.as_str()),
             )
-            .remedy(
-                "set the same MTU on all links of a segment, let ICMP \"fragmentation needed\" \
-                 pass, or enable MTU probing",
-            )
+            .remedy(match direction.is_ipv6() {
+                true => {
+                    "set the same MTU on all links of a segment, let ICMPv6 \"packet too big\" \
+                         pass, or enable MTU probing"
+                }
+                false => {
+                    "set the same MTU on all links of a segment, let ICMP \"fragmentation \
+                         needed\" pass, or enable MTU probing"
+                }
+            })
             .command(run.command_at(direction.sender, "sysctl -w net.ipv4.tcp_mtu_probing=1"))
             .tried(
                 probing
@@ -271,7 +288,10 @@ impl MtuBlackHole {
     ) -> Option<Finding> {
         let tcp = direction.tcp()?;
         let sends = direction.sender_interface()?;
-        let offload_names = ["tx-tcp-segmentation", "generic-segmentation-offload"];
+        let offload_names = [
+            run.family_setting(["tx-tcp-segmentation", "tx-tcp6-segmentation"]),
+            "generic-segmentation-offload",
+        ];
         let on = offload_names
             .into_iter()
             .find(|name| sends.offloads.get(*name) == Some(&true))?;

@@ -11,8 +11,16 @@ use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, duration, percent};
 use crate::run_view::RunView;
 
-/// Retry time of address resolution (net.ipv4.neigh.*.retrans_time_ms), ns.
+/// Retry time of address resolution (neigh.*.retrans_time_ms of both families), ns.
 const RESOLUTION_RETRY_NS: u64 = 900_000_000;
+
+/// Setting of the queue of packets that wait for the resolution, for IPv4 and IPv6.
+const QUEUE_SETTING: [&str; 2] = [
+    "net.ipv4.neigh.default.unres_qlen_bytes",
+    "net.ipv6.neigh.default.unres_qlen_bytes",
+];
+/// Advised size of that queue in bytes: a burst of 1 ms at 32 Gb/s.
+const QUEUE_BYTES: u64 = 4 << 20;
 
 /// Number of the last request that can wait for the resolution.
 const LAST_FIRST_REQUEST: u64 = 2;
@@ -75,7 +83,8 @@ impl Rule for Neighbour {
             remedy: vec![
                 "Resolve the address before the run (ping), or add a permanent entry.".into(),
                 "Enlarge the queue of waiting packets \
-                 (`net.ipv4.neigh.default.unres_qlen_bytes`)."
+                 (`net.ipv4.neigh.default.unres_qlen_bytes`; over IPv6 \
+                 `net.ipv6.neigh.default.unres_qlen_bytes`)."
                     .into(),
                 "Give one of two hosts another address; `arping` or `ndisc6` shows both.".into(),
             ],
@@ -211,6 +220,7 @@ impl Neighbour {
             }
             _ => return None,
         };
+        let cache = run.family_setting(["arp_cache", "ndisc_cache"]);
         let slowest = summary.rtt_ns.map(|rtt| rtt.max);
         let host = from.map_or_else(
             || Role::Client.as_str().to_owned(),
@@ -237,7 +247,7 @@ impl Neighbour {
                 "unresolved_discards",
                 lost,
                 "packets",
-                format!("{host} /proc/net/stat/arp_cache, machine-wide"),
+                format!("{host} /proc/net/stat/{cache}, machine-wide"),
             )
             .evidence_if(
                 "neighbour_unanswered",
@@ -257,7 +267,7 @@ impl Neighbour {
             )
             .command(run.command_at_host(
                 &host,
-                "sysctl -w net.ipv4.neigh.default.unres_qlen_bytes=4194304",
+                &super::sysctl_command(run.family_setting(QUEUE_SETTING), QUEUE_BYTES),
             ))
             .build()
     }

@@ -139,7 +139,8 @@ impl OffloadOff {
         let (from, to) = (direction.sender, direction.receiver);
         [
             (
-                is_tcp && (off("tx-tcp-segmentation") || off("tcp-segmentation-offload")),
+                is_tcp
+                    && (off(direction.segmentation_offload()) || off("tcp-segmentation-offload")),
                 from,
                 "tcp-segmentation-offload",
                 "tso",
@@ -190,7 +191,9 @@ impl OffloadOff {
                 && required_offloads(short)
                     .iter()
                     .any(|(requirement, _)| is_fixed_off(interface, requirement));
-            let is_fixed = is_fixed(interface, name) || lacks;
+            let is_segmentation_fixed =
+                short == "tso" && is_fixed(interface, direction.segmentation_offload());
+            let is_fixed = is_fixed(interface, name) || is_segmentation_fixed || lacks;
             Some(DisabledOffload {
                 role,
                 name,
@@ -309,11 +312,9 @@ impl OffloadOff {
     }
 }
 
-/// Returns true if the driver does not permit changing an offload; TCP segmentation is that of
-/// IPv4.
+/// Returns true if the driver does not permit changing an offload.
 fn is_fixed(interface: &InterfaceFacts, name: &str) -> bool {
-    let fixed = |name: &str| interface.fixed_offloads.iter().any(|fixed| fixed == name);
-    fixed(name) || name == "tcp-segmentation-offload" && fixed("tx-tcp-segmentation")
+    interface.fixed_offloads.iter().any(|fixed| fixed == name)
 }
 
 fn is_fixed_off(interface: &InterfaceFacts, name: &str) -> bool {

@@ -14,6 +14,16 @@ use crate::run_view::{DirectionView, RunView};
 const COUNT_KEY: &str = "ip.reassembly_buffers.count";
 const BYTES_KEY: &str = "ip.reassembly_buffers.bytes";
 
+/// Settings of the memory for incomplete datagrams and of their timeout, for IPv4 and IPv6.
+const MEMORY_SETTING: [&str; 2] = [
+    "net.ipv4.ipfrag_high_thresh",
+    "net.ipv6.ip6frag_high_thresh",
+];
+const TIMEOUT_SETTING: [&str; 2] = ["net.ipv4.ipfrag_time", "net.ipv6.ip6frag_time"];
+
+/// Default memory for incomplete datagrams in bytes (IPFRAG_HIGH_THRESH of linux/net/inet_frag.h).
+const DEFAULT_MEMORY_BYTES: u64 = 4 << 20;
+
 /// Longest IP datagram in bytes (RFC 791).
 const MAX_DATAGRAM_BYTES: u64 = 65_535;
 
@@ -58,8 +68,10 @@ impl Rule for Reassembly {
             evidence: &[
                 ("reassembly_failures", "fragments"),
                 ("reassembly_timeouts", "datagrams"),
-                ("net.ipv4.ipfrag_high_thresh", "B"),
-                ("net.ipv4.ipfrag_time", "s"),
+                (MEMORY_SETTING[0], "B"),
+                (MEMORY_SETTING[1], "B"),
+                (TIMEOUT_SETTING[0], "s"),
+                (TIMEOUT_SETTING[1], "s"),
                 ("losses[reassembly]", "datagrams"),
                 ("ip.reassembly_too_long", "fragments"),
                 (BYTES_KEY, "B"),
@@ -69,13 +81,16 @@ impl Rule for Reassembly {
             ],
             cost: vec!["Share of the datagrams lost that way.".into()],
             notes: vec![
-                "Incomplete datagrams of an earlier run hold the memory for `ipfrag_time`.".into(),
+                "Incomplete datagrams of an earlier run hold the memory until their timeout."
+                    .into(),
                 "If fragments were lost before, it follows from that: the rest of their datagrams \
                  fills the memory."
                     .into(),
             ],
             remedy: vec![
-                "Raise `net.ipv4.ipfrag_high_thresh`, and lower `net.ipv4.ipfrag_time`.".into(),
+                "Raise `net.ipv4.ipfrag_high_thresh`, and lower `net.ipv4.ipfrag_time`; over IPv6 \
+                 `net.ipv6.ip6frag_high_thresh` and `net.ipv6.ip6frag_time`."
+                    .into(),
                 format!(
                     "The user-space stack: raise `{COUNT_KEY}`, or `{BYTES_KEY}` if datagrams are longer than \
                      its buffers."
@@ -126,8 +141,10 @@ impl Reassembly {
         }
         let host = direction.receiver.as_str();
         let of = |counter| run.counter_increase(counter, |at, _| at == host);
-        let memory = run.sysctl(direction.receiver, "net.ipv4.ipfrag_high_thresh");
-        let timeout = run.sysctl(direction.receiver, "net.ipv4.ipfrag_time");
+        let memory_setting = run.family_setting(MEMORY_SETTING);
+        let timeout_setting = run.family_setting(TIMEOUT_SETTING);
+        let memory = run.sysctl(direction.receiver, memory_setting);
+        let timeout = run.sysctl(direction.receiver, timeout_setting);
         FindingBuilder::cause(self.id(), direction.receiver)
             .direction(direction.direction)
             .cost(share)
@@ -142,26 +159,16 @@ impl Reassembly {
                 "reassembly_failures",
                 of("reassembly_failures"),
                 "fragments",
-                format!("{host} /proc/net/snmp ReasmFails"),
+                run.ip_counter_source(host, "ReasmFails"),
             )
             .evidence_if(
                 "reassembly_timeouts",
                 of("reassembly_timeouts"),
                 "datagrams",
-                format!("{host} /proc/net/snmp ReasmTimeout"),
+                run.ip_counter_source(host, "ReasmTimeout"),
             )
-            .evidence_if(
-                "net.ipv4.ipfrag_high_thresh",
-                memory,
-                "B",
-                format!("{host} sysctl"),
-            )
-            .evidence_if(
-                "net.ipv4.ipfrag_time",
-                timeout,
-                "s",
-                format!("{host} sysctl"),
-            )
+            .evidence_if(memory_setting, memory, "B", format!("{host} sysctl"))
+            .evidence_if(timeout_setting, timeout, "s", format!("{host} sysctl"))
             .evidence("losses[reassembly]", lost, "datagrams", "losses")
             .remedy(
                 "raise the memory for incomplete datagrams and lower their timeout, or send \
@@ -170,8 +177,8 @@ impl Reassembly {
             .command(run.command_at(
                 direction.receiver,
                 &super::sysctl_command(
-                    "net.ipv4.ipfrag_high_thresh",
-                    memory.unwrap_or(4 << 20) * 8,
+                    memory_setting,
+                    memory.unwrap_or(0).max(DEFAULT_MEMORY_BYTES) * 8,
                 ),
             ))
             .gain(

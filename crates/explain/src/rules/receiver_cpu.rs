@@ -192,7 +192,7 @@ fn evaluate_flow_end(
 /// `None` if it does already, or if no kernel sends.
 fn larger_packets_command(run: &RunView<'_>, direction: &DirectionView<'_>) -> Option<String> {
     let interface = direction.sender_interface()?;
-    let now = interface.gso_ipv4_max_bytes.unwrap_or(0);
+    let now = interface.gso_bytes(direction.is_ipv6()).unwrap_or(0);
     Some(super::gso_size::larger_gso_command(run, direction.sender, &interface.name, now)?.1)
 }
 

@@ -407,7 +407,7 @@ impl<'a> DirectionView<'a> {
         let stack = self.host(self.receiver)?.stack.as_ref();
         let stack = stack.filter(|_| self.uses_netstack(self.receiver))?;
         let sends = self.sender_interface()?;
-        let is_segmented = sends.offloads.get("tx-tcp-segmentation") == Some(&false);
+        let is_segmented = sends.offloads.get(self.segmentation_offload()) == Some(&false);
         let host = self.sender.as_str();
         let mut counters = self.record.counters.iter();
         let sent = counters.find(|entry| {
@@ -442,6 +442,15 @@ impl<'a> DirectionView<'a> {
         let address = address.split('%').next().unwrap_or(address);
         let parsed = address.parse::<IpAddr>();
         parsed.is_ok_and(|address| address.to_canonical().is_ipv6())
+    }
+
+    /// Returns the offload that segments TCP of the direction's family.
+    #[must_use]
+    pub fn segmentation_offload(&self) -> &'static str {
+        match self.is_ipv6() {
+            true => "tx-tcp6-segmentation",
+            false => "tx-tcp-segmentation",
+        }
     }
 
     /// Returns the size of the IP header in bytes.

@@ -81,10 +81,10 @@ impl DirectionView<'_> {
         }
         // A packet that a qdisc drops may have many segments.
         let sends = self.sender_interface();
-        let has_tso =
-            sends.is_some_and(|sends| sends.offloads.get("tx-tcp-segmentation") == Some(&true));
+        let has_tso = sends
+            .is_some_and(|sends| sends.offloads.get(self.segmentation_offload()) == Some(&true));
         let largest = sends
-            .and_then(|sends| sends.gso_ipv4_max_bytes)
+            .and_then(|sends| sends.gso_bytes(self.is_ipv6()))
             .unwrap_or(DEFAULT_GSO_BYTES);
         let each = if has_tso {
             (f64::from(largest) / tcp.mss_bytes).max(1.0)

@@ -67,6 +67,39 @@ pub struct SuiteOptions {
     pub line_bps: Option<u64>,
 }
 
+/// Least and usual number of trials in the search of a loss goal: those that decide, and the
+/// shorter ones before, whose time is twice that of the first on average (simulated devices).
+const DECIDING_TRIALS: (f64, f64) = (1.0, 4.0);
+const SHORT_TRIALS: (f64, f64) = (5.0, 9.0);
+/// Most loads of the test of frame loss: 100 % to 10 %.
+const LOSS_TRIALS: f64 = 10.0;
+/// Trials of a search for the longest burst: doubling to its length and halving the rest.
+const BURST_TRIALS: f64 = 15.0;
+
+impl SuiteOptions {
+    /// Returns the least and the usual time of all tests in seconds, with `drain_s` after each
+    /// trial.
+    #[must_use]
+    pub fn expected_time_s(&self, drain_s: f64) -> (f64, f64) {
+        let has = |test| f64::from(u8::from(self.tests.contains(&test)));
+        let goals = self.loss_goals.len() as f64;
+        let loads = has(SuiteTest::Latency) * self.latency_loads.len() as f64;
+        let bursts = has(SuiteTest::BackToBack) * f64::from(self.burst_searches) * BURST_TRIALS;
+        let time = |deciding: f64, short: f64, loss: f64| {
+            let full = goals * deciding + loads + has(SuiteTest::FrameLoss) * loss;
+            let short = goals * short;
+            let trials = full + short + bursts;
+            let of_a_size =
+                full * self.trial_s + short * 2.0 * self.first_trial_s + trials * drain_s;
+            of_a_size * self.sizes.len() as f64
+        };
+        (
+            time(DECIDING_TRIALS.0, SHORT_TRIALS.0, 2.0),
+            time(DECIDING_TRIALS.1, SHORT_TRIALS.1, LOSS_TRIALS),
+        )
+    }
+}
+
 /// Amount of traffic of a trial.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TrialAmount {

@@ -27,11 +27,20 @@ pub(super) fn check_processors(inputs: &DoctorInputs) -> CheckOutcome {
     if let Some(hypervisor) = &cpu.hypervisor {
         detail += &format!(", under {hypervisor}");
     }
-    if let Some(quota) = lowest_cpu_quota(inputs) {
+    if let Some(quota) = &cpu.quota {
         return CheckOutcome::limited(format!(
-            "{detail}, but a cgroup limits this process to {quota:.1} processors: threads are throttled when the quota is used up"
+            "{detail}, but a cgroup quota limits this process to {} ms of processor time each {} ms \
+             ({:.2} processors, {}): its threads stop until the next period when it is used up",
+            quota.quota_ns as f64 / 1e6,
+            quota.period_ns as f64 / 1e6,
+            quota.cpus(),
+            quota.file
         ))
-        .with_enable("lift the cgroup's cpu.max (`docker run` without `--cpus`)");
+        .with_enable(format!(
+            "`{}` as root, or start the container without a limit (`docker run` without `--cpus`, \
+             Kubernetes without `limits.cpu`)",
+            quota.lift_command()
+        ));
     }
     if usable.len() < total {
         return CheckOutcome::limited(detail)
@@ -42,37 +51,6 @@ pub(super) fn check_processors(inputs: &DoctorInputs) -> CheckOutcome {
             .with_enable("use a machine with two CPUs or more");
     }
     CheckOutcome::ok(detail)
-}
-
-/// Returns the smallest quota of the cgroups (version 2) above this process, in processors.
-fn lowest_cpu_quota(inputs: &DoctorInputs) -> Option<f64> {
-    let cgroups = inputs.files.read_text("/proc/thread-self/cgroup")?;
-    let mut path = cgroups
-        .lines()
-        .find_map(|line| line.strip_prefix("0::"))?
-        .trim_end_matches('/');
-    let mut least: Option<f64> = None;
-    loop {
-        let quota = inputs
-            .files
-            .read_text(&format!("/sys/fs/cgroup{path}/cpu.max"))
-            .and_then(|text| parse_cpu_max(&text));
-        least = match (least, quota) {
-            (Some(first), Some(second)) => Some(first.min(second)),
-            (first, second) => first.or(second),
-        };
-        match path.rsplit_once('/') {
-            Some((parent, _)) => path = parent,
-            None => return least,
-        }
-    }
-}
-
-/// Parses `150000 100000`: µs of processor time per period, and the period in µs.
-fn parse_cpu_max(cpu_max: &str) -> Option<f64> {
-    let (quota, period) = cpu_max.split_once(' ')?;
-    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.trim().parse().ok()?);
-    (period > 0).then(|| quota as f64 / period as f64)
 }
 
 pub(super) fn check_clock_source(inputs: &DoctorInputs) -> CheckOutcome {
@@ -298,30 +276,27 @@ mod tests {
     use crate::snapshot::tree;
 
     #[test]
-    fn quotas_of_every_cgroup_above_count() {
-        assert_eq!(parse_cpu_max("max 100000"), None);
-        assert_eq!(parse_cpu_max("150000 100000"), Some(1.5));
-        assert_eq!(parse_cpu_max("1 0"), None);
+    fn a_quota_limits_the_processors() {
         let (_directory, files) = tree(&[
-            ("/proc/thread-self/cgroup", "0::/a/b\n"),
-            ("/sys/fs/cgroup/a/b/cpu.max", "400000 100000\n"),
-            ("/sys/fs/cgroup/a/cpu.max", "50000 100000\n"),
-            ("/sys/fs/cgroup/cpu.max", "max 100000\n"),
+            ("/proc/thread-self/cgroup", "0::/box"),
+            (
+                "/proc/thread-self/mountinfo",
+                "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+            ),
+            ("/sys/fs/cgroup/box/cpu.max", "30000 100000"),
         ]);
-        assert_eq!(
-            lowest_cpu_quota(&DoctorInputs::from_files(files)),
-            Some(0.5)
+        let result = check_processors(&DoctorInputs::from_files(files));
+        assert_eq!(result.support, Support::Limited);
+        let detail = result.detail;
+        assert!(
+            detail.contains("30 ms") && detail.contains("0.30"),
+            "{detail}"
         );
-        let (_directory, files) = tree(&[
-            ("/proc/thread-self/cgroup", "0::/\n"),
-            ("/sys/fs/cgroup/cpu.max", "200000 100000\n"),
-        ]);
-        assert_eq!(
-            lowest_cpu_quota(&DoctorInputs::from_files(files)),
-            Some(2.0)
+        let enable = result.enable.unwrap_or_default();
+        assert!(
+            enable.contains("echo max > /sys/fs/cgroup/box/cpu.max"),
+            "{enable}"
         );
-        let (_directory, files) = tree(&[]);
-        assert_eq!(lowest_cpu_quota(&DoctorInputs::from_files(files)), None);
     }
 
     #[test]

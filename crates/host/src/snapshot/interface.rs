@@ -109,6 +109,7 @@ fn collect_facts(files: &SystemFiles, link: &InterfaceLink) -> InterfaceFacts {
         offloads: (offloads.iter())
             .map(|offload| (offload.name.to_owned(), offload.on))
             .collect(),
+        gso_max_bytes: link.gso_max_bytes,
         gso_ipv4_max_bytes: link.gso_ipv4_max_bytes.or_else(|| {
             link.gso_max_bytes
                 .map(|bytes| bytes.min(OLD_GSO_IPV4_MAX_BYTES))

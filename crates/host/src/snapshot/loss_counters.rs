@@ -44,7 +44,8 @@ pub mod name {
     pub const TCP_RECEIVE_QUEUE_DROPS: &str = "tcp_receive_queue_refused";
     /// Packets that could not be fragmented (FragFails).
     pub const FRAGMENTING_FAILED: &str = "fragmenting_failures";
-    /// ICMP destination-unreachable messages received, including "fragmentation needed".
+    /// ICMP destination-unreachable messages received, including "fragmentation needed"; over IPv6
+    /// with "packet too big", which is a message of its own there.
     pub const UNREACHABLE: &str = "icmp_unreachable_received";
     /// Packets dropped during the resolution of a neighbour's address, whole machine.
     pub const NEIGHBOUR_DISCARDS: &str = "neighbour_discards";
@@ -164,7 +165,10 @@ fn read_host_counters_from(files: &SystemFiles, ipv6: bool) -> Vec<CounterValue>
     }
     counts.extend(read_neighbour_counters(files, ipv6));
     let unreachable = table.as_deref().and_then(|table| match ipv6 {
-        true => snmp6_value(table, "Icmp6InDestUnreachs"),
+        true => Some(
+            snmp6_value(table, "Icmp6InDestUnreachs")?
+                + snmp6_value(table, "Icmp6InPktTooBigs").unwrap_or(0),
+        ),
         false => snmp_value(table, "Icmp:", "InDestUnreachs"),
     });
     counts.extend(unreachable.map(|value| (name::UNREACHABLE, value)));
@@ -280,7 +284,16 @@ mod tests {
             ),
             (
                 "/proc/thread-self/net/snmp6",
-                "Ip6ReasmReqds     \t7\nIp6ReasmOKs 2\nIp6ReasmOKsOther 5\n",
+                "Ip6ReasmReqds     \t7\nIp6ReasmOKs 2\nIp6ReasmOKsOther 5\nIp6ReasmFails 6\n\
+                 Ip6ReasmTimeout 5\nIcmp6InDestUnreachs 3\nIcmp6InPktTooBigs 40\n",
+            ),
+            (
+                "/proc/thread-self/net/sockstat6",
+                "UDP6: inuse 1\nFRAG6: inuse 8 memory 9000\n",
+            ),
+            (
+                "/proc/1/net/stat/ndisc_cache",
+                "entries  res_failed unresolved_discards\n00000002 00000007 00000002\n",
             ),
             (
                 "/proc/1/net/stat/arp_cache",
@@ -308,6 +321,12 @@ mod tests {
                 (name::BUDGET_SPENT, 0),
                 (name::FRAGMENTS, 7),
                 (name::REASSEMBLED, 2),
+                (name::REASSEMBLY_FAILED, 6),
+                (name::REASSEMBLY_TIMEOUTS, 5),
+                (name::NEIGHBOUR_DISCARDS, 2),
+                (name::NEIGHBOUR_FAILURES, 7),
+                (name::UNREACHABLE, 43),
+                (name::REASSEMBLY_OPEN, 8),
             ]
         );
     }

@@ -5,6 +5,7 @@
 //! sockets, which belong to the namespace of the calling thread: /sys/class/net shows the namespace
 //! in which it was mounted. A fact that cannot be read is absent.
 
+pub mod cpu_quota;
 pub mod loss_counters;
 pub mod neighbour_watch;
 

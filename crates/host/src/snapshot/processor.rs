@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use linerate_record::facts::{CpuFacts, IdleState};
 use linerate_sys as sys;
 
-use super::{SystemFiles, hypervisor};
+use super::{SystemFiles, cpu_quota, hypervisor};
 
 const CPU_DIR: &str = "/sys/devices/system/cpu";
 
@@ -33,6 +33,7 @@ pub(super) fn read_cpu(files: &SystemFiles) -> CpuFacts {
         usable: files
             .read_text("/proc/thread-self/status")
             .and_then(|status| parse_usable(&status)),
+        quota: cpu_quota::read_cpu_quota_from(files),
         logical,
         // Siblings of one core have the same text, so the distinct values count cores.
         cores: nonzero_count(topology("thread_siblings_list").len()),

@@ -23,6 +23,9 @@ pub const RECORDED_SYSCTLS: &[&str] = &[
     "net.core.wmem_default",
     "net.core.wmem_max",
     "net.ipv4.ip_local_port_range",
+    "net.ipv4.ipfrag_high_thresh",
+    "net.ipv4.ipfrag_time",
+    "net.ipv4.neigh.default.unres_qlen_bytes",
     "net.ipv4.tcp_allowed_congestion_control",
     "net.ipv4.tcp_available_congestion_control",
     "net.ipv4.tcp_congestion_control",
@@ -40,6 +43,9 @@ pub const RECORDED_SYSCTLS: &[&str] = &[
     "net.ipv4.tcp_wmem",
     "net.ipv4.udp_mem",
     "net.ipv4.udp_rmem_min",
+    "net.ipv6.ip6frag_high_thresh",
+    "net.ipv6.ip6frag_time",
+    "net.ipv6.neigh.default.unres_qlen_bytes",
 ];
 
 /// Reads the settings of [`RECORDED_SYSCTLS`] that exist.

@@ -23,6 +23,12 @@ impl SystemFiles {
         Self { root: root.into() }
     }
 
+    /// Returns whether it is the machine's own tree.
+    #[must_use]
+    pub fn is_machine(&self) -> bool {
+        self.root == Path::new("/")
+    }
+
     /// Returns the location in this tree of an absolute `path` of the machine.
     #[must_use]
     pub fn path(&self, path: &str) -> PathBuf {

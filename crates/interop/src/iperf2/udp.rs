@@ -12,7 +12,10 @@ use linerate_sys::clock::Nanos;
 use linerate_workload::framing::Framing;
 
 use super::super::flow_socket::FlowSocket;
-use super::super::setup_context::{SetupContext, flow_open_error, protocol_error};
+use super::super::other_sender::OtherSenderWatch;
+use super::super::setup_context::{
+    SETUP_TIMEOUT_NS, SetupContext, flow_open_error, protocol_error,
+};
 use super::super::{ClientProtocol, ConnectedFlow};
 use super::{duplicate_socket, layout_name, settings};
 
@@ -36,6 +39,8 @@ struct Iperf2UdpDriver {
 struct Iperf2ClientFlow {
     id: u32,
     socket: FlowSocket,
+    /// Watch for the request or the report of the first flow.
+    watch: Option<OtherSenderWatch>,
     machine: Iperf2UdpClient,
     datagram: Vec<u8>,
     /// Offset of the wall clock from the monotonic clock.
@@ -78,6 +83,7 @@ pub fn open_udp(
         });
         let mut flow = Iperf2ClientFlow {
             id,
+            watch: (id == 1).then(|| OtherSenderWatch::open(&socket)),
             socket,
             machine,
             datagram: template,
@@ -110,6 +116,7 @@ fn framing(template: &[u8], wall_ahead_ns: Nanos) -> Framing {
 impl Iperf2ClientFlow {
     /// Requests payload until some has arrived.
     fn request_payload(&mut self, context: &SetupContext<'_>) -> Result<(), SessionError> {
+        let until_ns = clock::now() + SETUP_TIMEOUT_NS;
         loop {
             let now = clock::now();
             match self.machine.next_action(now) {
@@ -127,9 +134,24 @@ impl Iperf2ClientFlow {
                     }
                 }
                 Iperf2ClientAction::End | Iperf2ClientAction::Idle => {
-                    return Err(context.udp_timeout(2_000_000_000));
+                    // The path may be longer than all requests took.
+                    return match context.wait_readable(&self.socket, until_ns)? {
+                        true => Ok(()),
+                        false => {
+                            let timeout = context.udp_timeout(SETUP_TIMEOUT_NS);
+                            Err(self.explain(context.remote, timeout))
+                        }
+                    };
                 }
             }
+        }
+    }
+
+    /// Returns the error for replies from another address, or `otherwise` if there were none.
+    fn explain(&self, remote: SocketAddr, otherwise: SessionError) -> SessionError {
+        match &self.watch {
+            Some(watch) => watch.explain(remote, otherwise),
+            None => otherwise,
         }
     }
 
@@ -181,7 +203,11 @@ impl ClientProtocol for Iperf2UdpDriver {
             flow.machine.expects_report() && flow.machine.report().is_none()
         };
         if self.finished && self.flows.iter().all(lacks_report) {
-            return Err(protocol_error(self.peer, NO_REPORT));
+            let no_report = protocol_error(self.peer, NO_REPORT);
+            return Err(match self.flows.first() {
+                Some(flow) => flow.explain(self.peer, no_report),
+                None => no_report,
+            });
         }
         Ok(())
     }

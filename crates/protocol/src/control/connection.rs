@@ -27,6 +27,16 @@ const KIND_BYTES: usize = 2;
 /// Bytes of a connection's beginning that [`is_first_frame_complete`] needs at most.
 pub const FIRST_FRAME_LIMIT_BYTES: usize = OPENING_BYTES + LENGTH_BYTES + HELLO_LIMIT_BYTES;
 
+/// Returns whether a byte is a state that an iperf3 server sends to a new client: it takes our
+/// opening for a cookie.
+fn is_iperf3_state(byte: u8) -> bool {
+    use crate::iperf3::Iperf3State;
+    matches!(
+        Iperf3State::from_byte(byte),
+        Some(Iperf3State::ParamExchange | Iperf3State::AccessDenied)
+    )
+}
+
 /// Returns whether the first bytes of a client's control connection can be judged: its HELLO or its
 /// first message with a key is complete, or the codec rejects what has arrived. Until then a server
 /// need spend nothing on it.
@@ -268,7 +278,10 @@ impl ControlCodec {
         let bytes = arrived.bytes();
         let available = bytes.len().min(CONTROL_MAGIC.len());
         if bytes[..available] != CONTROL_MAGIC[..available] {
-            return Err(ControlError::NotLinerate);
+            return Err(match (self.is_client, bytes) {
+                (true, &[byte]) if is_iperf3_state(byte) => ControlError::Iperf3,
+                _ => ControlError::NotLinerate,
+            });
         }
         let Some(&security_byte) = bytes.get(CONTROL_MAGIC.len()) else {
             return Ok(false);

@@ -12,6 +12,9 @@ pub enum ControlError {
         "the peer does not use linerate's control protocol: check host and port, and that `linerate server` runs there (iperf3 has the same default port)"
     )]
     NotLinerate,
+    /// Client side: the first byte is a state of iperf3's server.
+    #[error("the peer is an iperf3 server: use --peer iperf3")]
+    Iperf3,
     /// The peer requests a security that this version lacks.
     #[error(
         "the peer requests security {security_byte}, which this version does not have: use the same version at both ends"

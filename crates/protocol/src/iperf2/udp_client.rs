@@ -20,7 +20,7 @@ pub enum Iperf2ClientAction {
 
 /// Intervals between the end datagrams, in nanoseconds. Servers of 2.1 reply at once, and clients
 /// of upstream give up after 2 s. These intervals grow, because a server behind a long queue
-/// replies late.
+/// replies late: with the last, the wait is as long as that for a first answer.
 const END_GAPS_NS: [u64; 10] = [
     10_000_000,
     20_000_000,
@@ -31,7 +31,7 @@ const END_GAPS_NS: [u64; 10] = [
     250_000_000,
     250_000_000,
     500_000_000,
-    500_000_000,
+    3_000_000_000,
 ];
 
 /// Interval between requests in nanoseconds, and their number; upstream's client sends 100 with at

@@ -10,10 +10,10 @@ use linerate_protocol::control::{
     SettingsReply, StartRun, StopRun,
 };
 use linerate_record::cost::{
-    MachineTime, MemoryCost, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
+    CpuThrottling, MachineTime, MemoryCost, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
 };
 use linerate_record::event::ErrorReport;
-use linerate_record::facts::{CpuFacts, HostFacts, IdleState, InterfaceFacts, Role};
+use linerate_record::facts::{CpuFacts, CpuQuota, HostFacts, IdleState, InterfaceFacts, Role};
 use linerate_record::ids::StoredId;
 use linerate_record::pace::{PaceBurst, PacePlan, PacingMethod};
 use linerate_record::plan::{
@@ -275,6 +275,11 @@ impl Source {
             cpu: CpuFacts {
                 model: self.optional(Self::text),
                 usable: self.optional(Self::small),
+                quota: self.optional(|s| CpuQuota {
+                    quota_ns: s.number(),
+                    period_ns: s.number(),
+                    file: s.text(),
+                }),
                 logical: self.optional(Self::small),
                 cores: self.optional(Self::small),
                 sockets: self.optional(Self::small),
@@ -319,6 +324,7 @@ impl Source {
                 .many(|s| (s.text(), s.is_present()))
                 .into_iter()
                 .collect(),
+            gso_max_bytes: self.optional(Self::small),
             gso_ipv4_max_bytes: self.optional(Self::small),
             rx_queues: self.optional(Self::small),
             tx_queues: self.optional(Self::small),
@@ -448,6 +454,11 @@ impl Source {
             cycles: self.optional(Self::number),
             instructions: self.optional(Self::number),
             uncounted_reason: self.optional(Self::text),
+            throttling: self.optional(|s| CpuThrottling {
+                periods: s.number(),
+                throttled_periods: s.number(),
+                throttled_ns: s.number(),
+            }),
             machine: self.optional(|s| MachineTime {
                 processors: s.small(),
                 user_ns: s.number(),

@@ -46,11 +46,12 @@ impl MarksDir {
         &self.path
     }
 
-    fn file(&self, id: &str) -> Result<PathBuf, ReportError> {
-        if !is_plain_id(id) {
-            return Err(ReportError::BadId { id: id.to_owned() });
+    /// Returns the file of a document's marks.
+    pub(super) fn file(&self, id: &str) -> io::Result<PathBuf> {
+        match is_plain_id(id) {
+            true => Ok(self.path.join(format!("{id}.json"))),
+            false => Err(io::Error::other(ReportError::BadId { id: id.to_owned() })),
         }
-        Ok(self.path.join(format!("{id}.json")))
     }
 
     /// Changes the marks of a document under a lock, so that concurrent processes lose no change.
@@ -59,7 +60,7 @@ impl MarksDir {
         id: &str,
         change: impl FnOnce(&mut DocumentMarks),
     ) -> Result<(), ReportError> {
-        let path = self.file(id)?;
+        let path = (self.file(id)).map_err(|_| ReportError::BadId { id: id.to_owned() })?;
         let changed = self.lock().and_then(|_lock| {
             let mut marks = read(&path)?;
             change(&mut marks);
@@ -70,13 +71,6 @@ impl MarksDir {
             replace_file(&path, text.as_bytes())
         });
         changed.map_err(|source| ReportError::Update { path, source })
-    }
-
-    /// Removes the marks of a removed document.
-    pub(super) fn remove(&self, id: &str) -> Result<(), ReportError> {
-        let path = self.file(id)?;
-        ignore_not_found(fs::remove_file(&path))
-            .map_err(|source| ReportError::Update { path, source })
     }
 
     fn lock(&self) -> io::Result<File> {
@@ -109,7 +103,7 @@ pub(super) fn read(path: &Path) -> io::Result<DocumentMarks> {
     }
 }
 
-fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
+pub(super) fn ignore_not_found(result: io::Result<()>) -> io::Result<()> {
     match result {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         unexpected => unexpected,

@@ -9,6 +9,7 @@ mod exchange;
 mod filter;
 mod index;
 mod marks;
+mod removed;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use jiff::Timestamp;
 pub use entry::{DocumentNote, ExpectationCounts, HeadlineFigure, HistoryEntry};
 pub use exchange::{EXPORT_SCHEMA, ImportResult};
 pub use filter::HistoryFilter;
+pub use removed::UNDO_TIME;
 #[cfg(feature = "parquet")]
 pub use table::entries_to_parquet;
 pub use table::{HistoryExportFormat, entries_to_csv};
@@ -38,6 +40,8 @@ pub struct History {
     store: RecordStore,
     base: PathBuf,
     marks: marks::MarksDir,
+    /// Documents that were removed lately.
+    removed: removed::RemovedDir,
     index: HistoryIndex,
 }
 
@@ -70,6 +74,7 @@ impl History {
             _ => {}
         }
         let marks = marks::MarksDir::new(base.join("marks"));
+        let removed = removed::RemovedDir::new(base.join("removed"));
         let path = base.join("index.sqlite");
         let index = HistoryIndex::open(&path, store.dir(), marks.path()).map_err(|error| {
             ReportError::Index {
@@ -81,6 +86,7 @@ impl History {
             store,
             base,
             marks,
+            removed,
             index,
         })
     }
@@ -195,19 +201,43 @@ impl History {
         read_document(&self.file(id))
     }
 
-    /// Removes a document with its tags and notes. The runs of a set stay.
+    /// Removes a document with its tags and notes; [`Self::restore`] undoes it for
+    /// [`UNDO_TIME`]. The runs of a set stay.
     ///
     /// # Errors
     /// [`ReportError::Update`].
     pub fn remove(&self, id: &str) -> Result<(), ReportError> {
         let path = self.file(id);
-        match fs::remove_file(&path) {
-            Err(source) if source.kind() != io::ErrorKind::NotFound => {
-                return Err(ReportError::Update { path, source });
-            }
-            _ => {}
+        let moved = self
+            .removed
+            .put(&path, &format!("{id}.json"))
+            .and_then(|()| (self.removed).put(&self.marks.file(id)?, &format!("{id}.marks")));
+        moved.map_err(|source| ReportError::Update { path, source })
+    }
+
+    /// Restores documents that were removed less than [`UNDO_TIME`] ago, with their tags and notes;
+    /// without ids all of them. Returns their ids.
+    ///
+    /// # Errors
+    /// [`ReportError::Update`]; [`ReportError::NoUniqueMatch`] for an id that was not removed.
+    pub fn restore(&self, ids: &[String]) -> Result<Vec<String>, ReportError> {
+        let kept = self.removed.ids();
+        if let Some(missing) = ids.iter().find(|id| !kept.contains(id)) {
+            return Err(ReportError::NoUniqueMatch {
+                query: missing.clone(),
+                matches: 0,
+            });
         }
-        self.marks.remove(id)
+        let mut restored = Vec::new();
+        for id in kept.iter().filter(|id| ids.is_empty() || ids.contains(id)) {
+            let path = self.file(id);
+            let moved = (self.removed)
+                .take(&format!("{id}.json"), &path)
+                .and_then(|()| (self.removed).take(&format!("{id}.marks"), &self.marks.file(id)?));
+            moved.map_err(|source| ReportError::Update { path, source })?;
+            restored.push(id.clone());
+        }
+        Ok(restored)
     }
 
     /// Adds tags to a document and removes others.

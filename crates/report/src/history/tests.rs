@@ -237,7 +237,7 @@ fn changes_of_files_are_indexed() {
     store.store(&run("r11", 11, 1e9)).unwrap();
     store.store(&run("r03", 3, 5e9)).unwrap();
     store
-        .put_document("foreign", "{\"schema\":\"other/1\"}")
+        .put_document("unrelated", "{\"schema\":\"other/1\"}")
         .unwrap();
     store.put_document("torn", "{\"sche").unwrap();
     store

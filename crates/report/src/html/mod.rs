@@ -20,6 +20,8 @@ mod series;
 mod stages;
 mod sweep;
 mod timeline;
+#[cfg(feature = "history")]
+mod trend;
 mod tuning;
 
 use linerate_record::comparison::Comparison;
@@ -27,6 +29,9 @@ use linerate_record::expect::FigureUnit;
 use linerate_record::record::Record;
 use linerate_record::run_set::RunSet;
 use linerate_stats::statistics::median;
+
+#[cfg(feature = "history")]
+pub use trend::render_trend;
 
 use crate::comparison::DocumentComparison;
 use crate::document::Document;

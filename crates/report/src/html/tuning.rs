@@ -246,8 +246,7 @@ mod tests {
         };
         let side = |label: &str| ComparisonSide {
             label: label.to_owned(),
-            value: None,
-            records: Vec::new(),
+            ..ComparisonSide::default()
         };
         let pairs = (0..9).map(|n| RunPair {
             a: 1e9 + f64::from(n) * 1e6,

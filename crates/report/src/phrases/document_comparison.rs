@@ -59,8 +59,7 @@ pub(crate) fn compare_documents(documents: &[Document], names: &[String]) -> Vec
         };
         let side_of = |name: &String| ComparisonSide {
             label: name.clone(),
-            value: None,
-            records: Vec::new(),
+            ..ComparisonSide::default()
         };
         let comparison = compare_samples(&question, [side_of(&names[0]), side_of(&names[1])], a, b);
         sentences.push(crate::paired_comparison::describe_verdict(&comparison));

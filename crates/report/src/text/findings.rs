@@ -13,6 +13,10 @@ const MAX_FINDINGS: usize = 6;
 /// Renders the title of a record and its findings, or that there is none.
 #[must_use]
 pub fn render_explanation(record: &Record, style: &TextStyle) -> String {
+    let style = &TextStyle {
+        brief: false,
+        ..*style
+    };
     let title = match &record.label {
         Some(label) => format!("{label}: {}", phrases::run_title(record)),
         None => phrases::run_title(record),
@@ -48,6 +52,10 @@ fn text_without_findings(record: &Record) -> &'static str {
 /// Renders all findings with evidence, remedy and expected gain; empty text for none.
 #[must_use]
 pub fn render_findings(findings: &[Finding], style: &TextStyle) -> String {
+    let style = &TextStyle {
+        brief: false,
+        ..*style
+    };
     render_findings_for(findings, false, style)
 }
 
@@ -75,42 +83,42 @@ fn render_finding(finding: &Finding, serving: bool, style: &TextStyle) -> String
         FindingKind::Unknown => ("unknown", PaintRole::Warn),
     };
     let prefix = format!("{kind_name} ");
-    let text = describe_finding(finding, serving);
+    let text = match style.brief {
+        true => describe_finding_briefly(finding),
+        false => describe_finding(finding, serving),
+    };
     let mut lines = vec![wrap_with_prefix(
         &prefix,
         &style.paint(paint, &prefix),
         &text,
         style.width,
     )];
-    let mut push_line = |name: &str, text: &str| {
+    let line = |name: &str, text: &str| {
         let indented = format!("  {name} ");
-        lines.push(wrap_with_prefix(
+        wrap_with_prefix(
             &indented,
             &style.paint(PaintRole::Dim, &indented),
             &strip_control_characters(text),
             style.width,
-        ));
+        )
     };
-    push_line("evidence", &evidence_line(finding));
-    push_line("try     ", &finding.remedy);
-    if let Some(command) = &finding.command {
-        // Not wrapped, so that it can be copied.
-        lines.push(format!("           {}", strip_control_characters(command)));
+    // A command is not wrapped, so that it can be copied.
+    let command = (finding.command.as_ref()).map(|command| strip_control_characters(command));
+    if style.brief {
+        lines.push(match command {
+            Some(command) => format!("  try  {command}"),
+            None => line("try ", &finding.remedy),
+        });
+        return lines.join("\n");
     }
-    let mut push_line = |name: &str, text: &str| {
-        let indented = format!("  {name} ");
-        lines.push(wrap_with_prefix(
-            &indented,
-            &style.paint(PaintRole::Dim, &indented),
-            &strip_control_characters(text),
-            style.width,
-        ));
-    };
+    lines.push(line("evidence", &evidence_line(finding)));
+    lines.push(line("try     ", &finding.remedy));
+    lines.extend(command.map(|command| format!("           {command}")));
     if !finding.tried.is_empty() {
-        push_line("tried   ", &finding.tried.join(", "));
+        lines.push(line("tried   ", &finding.tried.join(", ")));
     }
     if let Some(gain) = phrases::describe_gain(finding) {
-        push_line("gain    ", &gain);
+        lines.push(line("gain    ", &gain));
     }
     lines.join("\n")
 }
@@ -124,6 +132,13 @@ pub fn describe_finding(finding: &Finding, serving: bool) -> String {
         phrases::finding_attributes(finding, serving).join(", "),
         finding.summary
     );
+    strip_control_characters(&text).into_owned()
+}
+
+/// Describes a finding by cause and sentence: `nagle (client): …`.
+fn describe_finding_briefly(finding: &Finding) -> String {
+    let location = crate::model::finding_location(finding.end);
+    let text = format!("{} ({location}): {}", finding.cause, finding.summary);
     strip_control_characters(&text).into_owned()
 }
 

@@ -331,6 +331,7 @@ mod tests {
                 color: false,
                 width: 120,
                 unicode: true,
+                brief: false,
             };
             let list = render_list(&[entry(shapes)], &style);
             assert!(list.contains(expected), "{list}");
@@ -368,6 +369,7 @@ mod tests {
             color: false,
             width: 80,
             unicode: false,
+            brief: false,
         };
         insta::assert_snapshot!(render_list(&entries, &style), @r"
         id                       kind                         peer
@@ -396,6 +398,7 @@ mod tests {
             color: false,
             width: 80,
             unicode: false,
+            brief: false,
         };
         for (count, runs) in [(1, "goodput of 1 run, "), (7, "goodput of 7 runs, ")] {
             let entries: Vec<HistoryEntry> = (0..count).map(entry).collect();

@@ -41,7 +41,7 @@ pub use hosts::render_hosts;
 pub use paired_comparison::describe_pair;
 pub use rate_search::describe_trial;
 pub use set::render_set;
-pub use summary::{render_finished_run, render_server_summary, render_summary};
+pub use summary::{render_finished_run, render_server_line, render_server_summary, render_summary};
 pub use verdicts::render_verdicts;
 
 /// Number of entries shown of a long list.

@@ -24,6 +24,8 @@ pub(super) fn render_pacing(record: &Record, serving: bool, style: &TextStyle) -
             ("delay variation", summary.delay_variation_ns),
             ("one-way delay", summary.one_way_delay_ns),
         ];
+        // The first two describe the sender's timers, the others the path.
+        let kinds = kinds.into_iter().skip(if style.brief { 2 } else { 0 });
         let mut error = Some(or_unknown(summary.rate_error, format_signed));
         for (name, quantiles) in kinds {
             if let Some(quantiles) = quantiles {

@@ -6,7 +6,8 @@ use linerate_record::figure;
 use super::table::render_table;
 use crate::model::format_change;
 use crate::paired_comparison::{
-    describe_verdict, format_difference, side_headings, side_rows, title, verdict_notes,
+    describe_side, describe_verdict, format_difference, side_headings, side_name, side_rows, title,
+    verdict_notes,
 };
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
@@ -40,12 +41,13 @@ pub(super) fn render_comparison(found: &Comparison, style: &TextStyle) -> String
         1,
         style,
     ));
-    for (letter, side) in [("A: ", &found.a), ("B: ", &found.b)] {
+    for (letter, side) in [("A", &found.a), ("B", &found.b)] {
+        let prefix = format!("{}: ", side_name(letter, side));
         text.push('\n');
         text.push_str(&wrap_with_prefix(
-            letter,
-            letter,
-            &strip_control_characters(&side.label),
+            &prefix,
+            &prefix,
+            &describe_side(side),
             style.width,
         ));
     }

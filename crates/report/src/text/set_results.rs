@@ -117,6 +117,7 @@ mod tests {
             color: false,
             width: 80,
             unicode: false,
+            brief: false,
         };
         let mut text = render_saturation(&result, &plain);
         let (text, notes) = (text.remove(0), text.remove(0));

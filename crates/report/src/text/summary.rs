@@ -34,6 +34,47 @@ pub fn render_finished_run(record: &Record, style: &TextStyle) -> String {
     render_for(record, None, false, style)
 }
 
+/// Renders a test in one line of a server's log: time of its start, client, result, causes.
+#[must_use]
+pub fn render_server_line(record: &Record, peer: &str) -> String {
+    let peer = match peer {
+        "" => "a client",
+        peer => peer,
+    };
+    let mut title = phrases::server_view_title(&record.plan, peer);
+    if let Some(protocol) = &record.plan.peer_protocol {
+        title.push_str(&format!(" ({protocol})"));
+    }
+    let mut parts = Vec::new();
+    let summaries = match record.directions.len() {
+        // A run that ended before its directions were set up still has a summary.
+        0 => vec![(None, &record.summary)],
+        _ => (record.directions.iter())
+            .map(|of| (Some(of.direction), &of.summary))
+            .collect(),
+    };
+    for (direction, summary) in &summaries {
+        let name = direction
+            .filter(|_| summaries.len() > 1)
+            .map_or("", |direction| model::direction_name(direction, true));
+        let shown = figures::log_figures(&record.plan, summary);
+        parts.push(format!("{name} {}", shown.join(", ")).trim().to_owned());
+    }
+    if record.interrupted {
+        parts.push("interrupted".to_owned());
+    }
+    parts.extend(
+        (record.findings.iter())
+            .filter(|finding| finding.is_cause())
+            .map(|finding| format!("cause {}", finding.cause)),
+    );
+    parts.extend((record.validity.iter()).map(|caveat| format!("note {}", caveat.id.as_str())));
+    parts.dedup();
+    let started = record.started.strftime("%Y-%m-%d %H:%M:%SZ");
+    let line = format!("{started} {title}: {}", parts.join("; "));
+    strip_control_characters(&line).into_owned()
+}
+
 /// Renders a run from the view of the server, for a test with this client.
 #[must_use]
 pub fn render_server_summary(
@@ -75,7 +116,7 @@ fn render_for(record: &Record, client: Option<&str>, details: bool, style: &Text
         RunKind::Forward | RunKind::Generate | RunKind::Stack
     ) {
         let mut costs = vec![render_cpu(record, style)];
-        costs.extend(render_memory(record, style));
+        costs.extend(render_memory(record, style).filter(|_| !style.brief));
         costs.extend(render_granted_buffers(record, style));
         blocks.push(costs.join(
             "
@@ -107,6 +148,10 @@ fn render_for(record: &Record, client: Option<&str>, details: bool, style: &Text
         .collect();
     if !notes.is_empty() {
         blocks.push(notes.join("\n"));
+    }
+    if blocks[0].is_empty() {
+        blocks.remove(0);
+        return format!("\n{}", blocks.join("\n\n"));
     }
     blocks.join("\n\n")
 }
@@ -155,6 +200,9 @@ fn render_heading(
         None => title,
     };
     let mut lines = vec![style.paint(PaintRole::Bold, &strip_control_characters(&title))];
+    if style.brief && !with_details {
+        lines.clear();
+    }
     let mut details = match &plan.forward {
         Some(forward) => {
             forward::describe_plan(forward, record.summary.duration_ns.or(plan.duration_ns))
@@ -162,7 +210,7 @@ fn render_heading(
         }
         None => phrases::plan_details(plan).join(", "),
     };
-    if let Some(wait) = &plan.wait {
+    if let Some(wait) = plan.wait.as_ref().filter(|_| !style.brief) {
         details.push_str("; ");
         let [client, server] =
             [Role::Client, Role::Server].map(|role| model::role_name(plan, role));
@@ -357,14 +405,19 @@ fn render_cpu(record: &Record, style: &TextStyle) -> String {
         .into_iter()
         .map(|(role, cost)| {
             let prefix = format!("cpu {}  ", model::role_name(&record.plan, role));
-            let text = cost.map_or_else(|| UNKNOWN.to_owned(), figures::describe_cpu);
+            let describe = match style.brief {
+                true => costs::describe_cpu_briefly,
+                false => figures::describe_cpu,
+            };
+            let text = cost.map_or_else(|| UNKNOWN.to_owned(), describe);
             let mut line = wrap_with_prefix(
                 &prefix,
                 &style.paint(PaintRole::Heading, &prefix),
                 &text,
                 style.width,
             );
-            if let Some(time) = cost.and_then(costs::describe_time) {
+            let time = cost.filter(|_| !style.brief);
+            if let Some(time) = time.and_then(costs::describe_time) {
                 let indent = " ".repeat(prefix.len());
                 line.push('\n');
                 line.push_str(&wrap_with_prefix(&indent, &indent, &time, style.width));

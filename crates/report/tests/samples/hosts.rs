@@ -24,6 +24,7 @@ pub fn client() -> HostFacts {
         cpu: CpuFacts {
             model: text("Intel(R) Xeon(R) Platinum 8481C CPU @ 2.70GHz"),
             usable: Some(2),
+            quota: None,
             logical: Some(2),
             cores: Some(1),
             sockets: Some(1),
@@ -73,6 +74,7 @@ pub fn client() -> HostFacts {
             .into_iter()
             .map(|(name, on)| (name.to_owned(), on))
             .collect(),
+            gso_max_bytes: Some(65_536),
             gso_ipv4_max_bytes: Some(65_536),
             rx_queues: Some(1),
             tx_queues: Some(1),

@@ -83,6 +83,7 @@ fn cpu(client: f64, server: f64) -> Vec<CpuCost> {
             cycles: Some(31_400_000_000),
             instructions: Some(27_900_000_000),
             uncounted_reason: None,
+            throttling: None,
             machine: Some(MachineTime {
                 processors: 4,
                 user_ns: 1_210_000_000,
@@ -129,6 +130,7 @@ fn cpu(client: f64, server: f64) -> Vec<CpuCost> {
                 "this machine has no hardware counters (virtual machines often have none)"
                     .to_owned(),
             ),
+            throttling: None,
             machine: None,
             processors: Vec::new(),
             threads: Vec::new(),

@@ -14,6 +14,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use linerate_host::snapshot::cpu_quota::read_cpu_throttling;
+use linerate_record::cost::CpuThrottling;
 use linerate_record::event::{Event, EventKind};
 use linerate_record::facts::Role;
 use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
@@ -68,6 +70,8 @@ pub struct TestRun {
     worker_finished: mpsc::Sender<usize>,
     started: Timestamp,
     start_ns: Nanos,
+    /// Stops by a CPU quota until the start.
+    throttling_at_start: Option<CpuThrottling>,
     /// True until the first payload, with which the time starts.
     awaits_payload: bool,
     /// First worker of the current phase; the workers before it belong to phases that are over.
@@ -137,6 +141,7 @@ impl TestRun {
             worker_finished,
             started: Timestamp::now(),
             start_ns,
+            throttling_at_start: read_cpu_throttling(),
             awaits_payload: true,
             phase_start: 0,
             between_phases: false,

@@ -4,8 +4,6 @@
 mod common;
 
 mod content;
-mod foreign;
-mod foreign_hostile;
 mod hostile;
 mod kernel_drops;
 mod key;
@@ -13,3 +11,5 @@ mod pace;
 mod pair;
 mod scale;
 mod stages;
+mod third_party;
+mod third_party_hostile;

@@ -51,6 +51,22 @@ pub trait ControlChannel {
         Ok(())
     }
 
+    /// Notes that payload or a response arrived: the other end is there, whatever delays its frames.
+    fn on_arrival(&mut self, now: Nanos) {
+        let _ = now;
+    }
+
+    /// Notes that frames of this end wait for this time behind its own payload.
+    fn on_send_delay(&mut self, now: Nanos, delay_ns: Nanos) {
+        let _ = (now, delay_ns);
+    }
+
+    /// Returns the time that the path needs for a frame and its reply, queues included, as measured
+    /// so far.
+    fn path_delay_ns(&self) -> Nanos {
+        0
+    }
+
     /// Returns the time of the next action.
     fn next_deadline_ns(&self) -> Nanos;
 

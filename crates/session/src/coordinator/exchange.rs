@@ -12,7 +12,7 @@ use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampLog;
 use linerate_workload::worker::WorkerHandle;
 
-use super::{DRAIN_TIMEOUT_NS, RunState};
+use super::{DRAIN_TIMEOUT_NS, RunState, STALL_TIMEOUT_NS};
 use crate::error::SessionError;
 use crate::flow_handle::find_flow;
 
@@ -154,7 +154,7 @@ impl RunState<'_> {
             .workers
             .iter()
             .all(WorkerHandle::is_finished);
-        if self.senders_done() && !self.exchange.totals_sent {
+        if self.senders_done() && !self.exchange.totals_sent && !self.awaits_send_queue(now) {
             self.collect_finished();
             self.exchange.totals_sent = true;
             let is_udp = self.coordinator.plan.protocol == TransportProtocol::Udp;
@@ -177,7 +177,7 @@ impl RunState<'_> {
                 self.send(SenderTotals { flows })?;
             }
         }
-        if all_done && self.exchange.local_results.is_none() {
+        if all_done && self.exchange.totals_sent && self.exchange.local_results.is_none() {
             self.collect_finished();
             self.close_last_interval(now)?;
             self.send_timestamps()?;
@@ -222,7 +222,9 @@ impl RunState<'_> {
 
     /// Waits until the client has read everything: closing with unread bytes resets the connection.
     pub(super) fn wait_for_farewell(&mut self) {
-        let deadline_ns = clock::now() + FAREWELL_TIMEOUT_NS;
+        // Its farewell, or its first request for the time, follows a round trip after the results.
+        let path_ns = (2 * self.coordinator.control.path_delay_ns()).min(STALL_TIMEOUT_NS);
+        let deadline_ns = clock::now() + FAREWELL_TIMEOUT_NS + path_ns;
         while clock::now() < deadline_ns && !self.exchange.peer_closed {
             match self.coordinator.control.receive() {
                 Ok(Some(Frame::Bye(_))) | Err(_) => return,

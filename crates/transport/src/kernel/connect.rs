@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use linerate_record::plan::TransportProtocol;
 use linerate_sys::readiness::{Readiness, poll_any};
+use linerate_sys::socket::enable_keepalive;
 use socket2::{Domain, SockAddr, Socket, Type};
 
 use super::options::{apply_options, set_multicast_options};
@@ -30,6 +31,9 @@ fn create_socket(remote: SocketAddr, options: &FlowOptions) -> io::Result<Socket
         socket.bind_device(Some(interface.as_bytes()))?;
     }
     apply_options(&socket, options)?;
+    if options.protocol == TransportProtocol::Tcp {
+        enable_keepalive(&socket)?;
+    }
     if let (TransportProtocol::Tcp, Some(bytes)) = (options.protocol, options.socket_plan.mss_bytes)
     {
         socket.set_tcp_mss(bytes)?;
@@ -75,6 +79,10 @@ pub fn adopt_socket(fd: OwnedFd, options: &FlowOptions, calls_sleep: bool) -> io
     socket.set_nonblocking(listens && !calls_sleep)?;
     set_timeouts(&socket, options)?;
     apply_options(&socket, options)?;
+    // The connections of a listener are part of what is measured: each has the same options.
+    if options.protocol == TransportProtocol::Tcp && !listens {
+        enable_keepalive(&socket)?;
+    }
     Ok(socket)
 }
 
@@ -126,4 +134,31 @@ pub fn connect_many(
         set_timeouts(socket, options)?;
     }
     Ok(sockets)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use linerate_record::plan::{Plan, RunKind};
+
+    use super::*;
+    use crate::flow_options::flow_options;
+    use crate::flow_role::FlowRole;
+
+    /// Connections of flows are held open, as control connections are; those of a listener have
+    /// nothing that a measured connect would not need.
+    #[test]
+    fn flows_are_held_open() {
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "127.0.0.1");
+        let options = flow_options(&plan, FlowRole::Sender);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let opened = open(listener.local_addr().unwrap(), &options).unwrap();
+        let accepted = listener.accept().unwrap().0;
+        let adopted = adopt_socket(accepted.into(), &options, true).unwrap();
+        let listening = adopt_socket(listener.into(), &options, true).unwrap();
+        assert!(opened.keepalive().unwrap());
+        assert!(adopted.keepalive().unwrap());
+        assert!(!listening.keepalive().unwrap());
+    }
 }

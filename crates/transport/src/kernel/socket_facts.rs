@@ -46,6 +46,13 @@ impl SocketWatch {
         socket::read_tcp_info(&self.socket).ok()
     }
 
+    /// Returns the bytes that it has accepted and that are not sent, or, of a connection, not
+    /// acknowledged.
+    #[must_use]
+    pub fn unsent_bytes(&self) -> Option<u64> {
+        socket::read_unacknowledged_bytes(&self.socket).ok()
+    }
+
     /// Returns the memory of its queues, in bytes.
     #[must_use]
     pub fn queued_memory(&self) -> Option<u64> {

@@ -97,7 +97,8 @@ pub(super) fn nonblocking_outcome(sent: &io::Result<usize>) -> CallOutcome {
 }
 
 /// Makes one receive, with up to `tries` tries where the call does not block. When recorded, a
-/// blocking call is first tried without blocking, as in [`send_with`].
+/// blocking call is first tried without blocking, as in [`send_with`]; a first try that finds nothing
+/// is recorded as an empty call.
 #[inline]
 pub(super) fn receive_with<W: SocketWait, R: CallRecorder, T>(
     calls: &mut R,
@@ -111,6 +112,7 @@ pub(super) fn receive_with<W: SocketWait, R: CallRecorder, T>(
             calls.end(kind, CallOutcome::Ready);
             return immediate;
         }
+        calls.end(kind, CallOutcome::Empty);
         let received = to_poll(call(W::CALL_FLAGS));
         calls.end(kind, CallOutcome::Waited);
         return received;

@@ -21,7 +21,7 @@ use crate::flow::{
 };
 use crate::flow_counters::PayloadTotals;
 use crate::framing::{Framing, write_bounceback};
-use crate::probes::ECHO_PROBE;
+use crate::probes::{is_echo_reply, is_sockperf_reply};
 use crate::sequence_tracker::SequenceTracker;
 use crate::{OpenFlow, WorkerContext, device_timestamps};
 
@@ -45,7 +45,7 @@ pub enum ResponseKind {
     Current(ResponseCheck),
     /// Response to an earlier request, with its number.
     Earlier(u64),
-    /// No response, but a repeated opening of the flow.
+    /// No response: a repeated opening of the flow, or the late reply to a probe before the start.
     FlowOpening,
 }
 
@@ -449,7 +449,7 @@ pub fn classify(payload: &[u8], request: &[u8], number: u64, verify: bool) -> Re
 
 fn classify_unequal(payload: &[u8], request: &[u8], number: u64, verify: bool) -> ResponseKind {
     // An echo server is probed until it responds; a slow one responds to each probe, possibly late.
-    if (is_opening_datagram(payload) || payload == ECHO_PROBE) && payload != request {
+    if (is_opening_datagram(payload) || is_echo_reply(payload)) && payload != request {
         return ResponseKind::FlowOpening;
     }
     if request.len() < wire::HEADER_BYTES {
@@ -478,6 +478,9 @@ pub fn classify_framed(
     }
     if payload == request {
         return ResponseKind::Current(ResponseCheck::Correct);
+    }
+    if matches!(framing, Framing::Sockperf) && is_sockperf_reply(payload) {
+        return ResponseKind::FlowOpening;
     }
     match framing
         .reply_number(payload)
@@ -527,6 +530,7 @@ mod tests {
 
     use super::*;
     use crate::flow::RunPhase;
+    use crate::probes::{RESPONDER_PROBES, echo_probe, sockperf_probe};
     use crate::scripted_transport::ScriptedTransport;
     fn request(bytes: usize, number: u64) -> Vec<u8> {
         let mut message: Vec<u8> = (0..bytes).map(|n| (n % 251) as u8).collect();
@@ -670,16 +674,42 @@ mod tests {
     }
 
     #[test]
-    fn a_late_response_to_an_echo_probe_is_no_response() {
-        for bytes in [1, 8, 9, 64] {
+    fn a_late_response_to_a_probe_is_no_response() {
+        for bytes in [1, 8, 9, 10, 64] {
             let sent = request(bytes, 9);
             for verify in [true, false] {
+                for attempt in 0..RESPONDER_PROBES {
+                    assert_eq!(
+                        classify(&echo_probe(attempt), &sent, 9, verify),
+                        ResponseKind::FlowOpening,
+                        "{bytes}"
+                    );
+                }
+            }
+        }
+        // The numbers of sockperf begin with 1.
+        for (number, bytes) in [(0, sockperf::HEADER_BYTES), (0, 64), (7, 64)] {
+            let mut sent = request(bytes, 0);
+            let header = sockperf::SockperfHeader::request(number + 1, bytes as u32).to_reply();
+            header.write(&mut sent);
+            let of = |payload: &[u8]| {
+                [true, false].map(|verify| {
+                    classify_framed(&Framing::Sockperf, payload, &sent, number, verify)
+                })
+            };
+            for attempt in 0..RESPONDER_PROBES {
+                let late = sockperf_probe(attempt).to_reply().to_bytes();
                 assert_eq!(
-                    classify(ECHO_PROBE, &sent, 9, verify),
-                    ResponseKind::FlowOpening,
-                    "{bytes}"
+                    of(&late),
+                    [ResponseKind::FlowOpening; 2],
+                    "{number} {bytes}"
                 );
             }
+            assert_eq!(
+                of(&sent.clone()),
+                [ResponseKind::Current(ResponseCheck::Correct); 2],
+                "{number} {bytes}"
+            );
         }
     }
 }

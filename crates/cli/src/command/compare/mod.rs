@@ -4,7 +4,7 @@ mod pair_runner;
 mod pair_source;
 mod stored_results;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use jiff::Timestamp;
 use linerate_record::comparison::{
@@ -234,15 +234,21 @@ fn compare_interleaved(
             false => format!("{label} ({})", side_knobs[side]),
         }
     });
+    let prepare = [&args.prepare_a, &args.prepare_b];
+    let announced = [0, 1].map(|side| match prepare[side] {
+        Some(line) => format!("{} (after: {line})", labels[side]),
+        None => labels[side].clone(),
+    });
     output.report_progress(&format!(
         "A: {}\nB: {}\n{}, in random order, seed {seed}",
-        labels[0],
-        labels[1],
+        announced[0],
+        announced[1],
         describe_amount(amount)
     ));
     warn_if_too_few(amount, output);
-    let prepare = [&args.prepare_a, &args.prepare_b];
+    let names = [&args.name_a, &args.name_b];
     let runs = RefCell::new(Vec::new());
+    let last_prepared: Cell<Option<&String>> = Cell::new(None);
     let measure_side =
         |output: &CommandOutput, number: usize, side: usize| -> Result<f64, SeriesEnd> {
             output.show_part(SeriesPart {
@@ -262,6 +268,7 @@ fn compare_interleaved(
             }
             if let Some(line) = prepare[side] {
                 child_process::run_shell(line, &stop)?;
+                last_prepared.set(Some(line));
             }
             let source = match &sources[side] {
                 PairSource::Measure(command) => {
@@ -297,6 +304,12 @@ fn compare_interleaved(
     let mut notes: Vec<String> = (applier.into_inner().restore().into_iter())
         .map(|why| format!("could not be restored: {why}"))
         .collect();
+    // Only the user knows what a command changed.
+    notes.extend(
+        last_prepared.get().map(|line| {
+            format!("what the last preparation changed is not set back: it was `{line}`")
+        }),
+    );
     let runs = runs.into_inner();
     if pair_runner.pairs.is_empty() {
         knob_applier::report_unrestored(&notes, output);
@@ -320,8 +333,10 @@ fn compare_interleaved(
     };
     let side = |position: usize, letter: &str| ComparisonSide {
         label: labels[position].clone(),
-        value: None,
+        name: names[position].clone(),
+        prepare: prepare[position].clone(),
         records: ids(letter),
+        ..ComparisonSide::default()
     };
     let mut comparison = compare_pairs(&test, [side(0, "A"), side(1, "B")], pair_runner.pairs);
     comparison.seed = Some(seed);

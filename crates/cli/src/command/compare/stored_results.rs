@@ -87,14 +87,18 @@ pub fn compare_stored(
         effect: args.pairs_until.effect,
         significance: SIGNIFICANCE,
     };
-    let side = |label: &str, runs: &[Record]| ComparisonSide {
+    let side = |label: &str, name: &Option<String>, runs: &[Record]| ComparisonSide {
+        name: name.clone(),
         label: label.to_owned(),
-        value: None,
         records: runs.iter().map(|run| run.id.clone()).collect(),
+        ..ComparisonSide::default()
     };
     let comparison = compare_samples(
         &test,
-        [side(a, &sides[0]), side(b, &sides[1])],
+        [
+            side(a, &args.name_a, &sides[0]),
+            side(b, &args.name_b, &sides[1]),
+        ],
         &values_a,
         &values_b,
     );

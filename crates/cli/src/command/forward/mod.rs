@@ -34,6 +34,7 @@ use crate::args::forward::{ForwardArgs, PortMask};
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
 use crate::port_devices::PortDevices;
+use crate::standard_streams::continue_without_reader;
 
 /// Time without frames after which receive queues within our own process are empty.
 const QUIET_TIME: Duration = Duration::from_micros(100);
@@ -90,6 +91,8 @@ fn run_forward(args: &ForwardArgs, output: &mut CommandOutput) -> Result<u8, Com
     if args.saturate {
         return saturation::run(args, &urls, &settings, &mut forwarder, &stop, output);
     }
+    // Frames of others pass here, also without a reader of the statistics.
+    continue_without_reader();
     if shell {
         return shell::run(args, settings, (forwarder, devices), &stop, output);
     }

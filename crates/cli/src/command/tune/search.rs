@@ -51,7 +51,7 @@ pub fn measure_start(
         return Ok(result);
     };
     if record.findings.is_empty() {
-        linerate_explain::add_findings(record);
+        crate::explained::add_findings(record);
     }
     let names: Vec<&str> = (bench.applier.knobs.iter())
         .map(|knob| knob.name.as_str())
@@ -148,7 +148,7 @@ fn record_trial(
         rejected: result.rejection.clone(),
     });
     let setting = bench.describe_setting(point);
-    output.report_progress(&match setting == run_name {
+    output.report_step(&match setting == run_name {
         true => format!("{run_name}: {text}"),
         false => format!("{run_name}: {setting}: {text}"),
     });

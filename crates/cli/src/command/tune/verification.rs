@@ -378,7 +378,7 @@ fn compare_points(
         ))))
     };
     let end = pair_runner.run(measure_side, |number, pair| {
-        output.report_progress(&format!(
+        output.report_step(&format!(
             "  {}",
             linerate_report::text::describe_pair(number, name, pair, 100)
         ));
@@ -390,11 +390,11 @@ fn compare_points(
     let runs = runs.into_inner();
     let side = |at: usize, letter: &str| ComparisonSide {
         label: labels[at].clone(),
-        value: None,
         records: (runs.iter())
             .filter(|run: &&Record| run.label.as_deref() == Some(letter))
             .map(|run| run.id.clone())
             .collect(),
+        ..ComparisonSide::default()
     };
     let test = ComparisonSpec {
         figure: name.to_owned(),
@@ -416,8 +416,7 @@ mod tests {
     fn compared(better: BetterWhen, ratios: &[f64]) -> Comparison {
         let side = |label: &str| ComparisonSide {
             label: label.to_owned(),
-            value: None,
-            records: Vec::new(),
+            ..ComparisonSide::default()
         };
         let pairs = ratios.iter().map(|ratio| RunPair {
             a: 100.0,

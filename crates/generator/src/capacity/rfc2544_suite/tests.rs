@@ -25,6 +25,20 @@ fn options(line_bps: Option<u64>) -> SuiteOptions {
     }
 }
 
+#[test]
+fn the_time_is_known_before() {
+    let quick = SuiteOptions {
+        tests: vec![SuiteTest::Throughput],
+        loss_goals: vec![0.0],
+        sizes: vec![("64".to_owned(), 64.0)],
+        ..options(None)
+    };
+    // One to four trials of 10 s, five to nine of 1 s, 2 s after each.
+    assert_eq!(quick.expected_time_s(2.0), (27.0, 75.0));
+    let (least, usual) = options(None).expected_time_s(2.0);
+    assert!(least > 300.0 && usual > least, "{least} {usual}");
+}
+
 /// A device that forwards `capacity` frames per second and has a buffer, behind a generator with
 /// its own limit.
 fn simulate_trial(

@@ -1,5 +1,6 @@
 //! Record of a test, built from the results of its workers.
 
+use linerate_host::snapshot::cpu_quota::read_cpu_throttling;
 use linerate_protocol::remote_report::RemoteReport;
 use linerate_record::cost::ThreadCost;
 use linerate_record::event::{ErrorReport, EventKind};
@@ -288,6 +289,8 @@ impl TestRun {
             thread_usage: &usage,
             thread_costs: &threads,
             totals: self.total(),
+            throttling: (read_cpu_throttling().zip(self.throttling_at_start))
+                .map(|(now, before)| now.since(&before)),
             machine: None,
             processors: Vec::new(),
             uncounted_because: None,

@@ -261,6 +261,41 @@ fn iperf2_over_udp() {
     }
 }
 
+/// Each changes the header or the size of what a client sends first.
+#[test]
+fn iperf2_options_of_the_header() {
+    if !is_installed("iperf", "-v") {
+        return;
+    }
+    let (_alone, host) = (alone(), InteropServer::start());
+    for options in [
+        "-X -n 1M",
+        "--permit-key=abcd -n 1M",
+        "--isochronous=60:1M,0 -t 1",
+        "-l 40 -n 4000",
+        "-u -l 40 -t 1 -b 1M",
+        "-u -l 80 -t 1 -b 1M",
+        "-u --no-udp-fin -t 1 -b 1M",
+        "-u --isochronous=60:1M,0 -t 1",
+    ] {
+        let (rows, record) = iperf2(&host, options);
+        let sent = field(rows.last().unwrap(), 7) as u64;
+        let received = direction_summary(&record, Direction::Send)
+            .bytes_received
+            .unwrap();
+        // A client over UDP may count its end markers.
+        let ends = if options.starts_with("-u") {
+            4 * 1470
+        } else {
+            0
+        };
+        assert!(
+            (sent - ends..=sent + ends).contains(&received),
+            "{options}: {received} of {sent}"
+        );
+    }
+}
+
 #[test]
 fn iperf2_over_udp_reverse_for_validated_clients() {
     if !is_installed("iperf", "-v") {

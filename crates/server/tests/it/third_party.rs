@@ -216,7 +216,13 @@ fn nuttcp_both_directions_over_tcp_and_udp() {
         return;
     }
     let (_alone, host) = (alone(), InteropServer::start());
-    for options in ["-n 300", "-T 2 -R 100m", "-n 100 -N 2", "-T 2 -i 1 -R 50m"] {
+    for options in [
+        "-n 300",
+        "-F -n 100",
+        "-T 2 -R 100m",
+        "-n 100 -N 2",
+        "-T 2 -i 1 -R 50m",
+    ] {
         let (text, record) = nuttcp(&host, free_port(), options);
         let got = direction_summary(&record, Direction::Send);
         let bytes = got.bytes_received.unwrap() as f64;
@@ -227,13 +233,22 @@ fn nuttcp_both_directions_over_tcp_and_udp() {
         }
         assert!(record.summary.duration_ns.is_some(), "{text}");
     }
-    for options in ["-r -n 300", "-r -T 2 -R 100m"] {
+    for options in [
+        "-r -n 300",
+        "-r -F -n 100",
+        "-r -N 3 -n 100",
+        "-r -T 2 -R 100m",
+    ] {
         let (text, record) = nuttcp(&host, free_port(), options);
         let sent = direction_summary(&record, Direction::Receive);
         let bytes = sent.bytes_sent.unwrap() as f64;
         assert_close(bytes, parsed(&text, "megabytes") * 1_048_576.0, options);
     }
-    for options in ["-u -T 2 -R 10m", "-u -T 2 -R 10m -i 0.5"] {
+    for options in [
+        "-u -T 2 -R 10m",
+        "-u -N 3 -T 1 -R 10m",
+        "-u -T 2 -R 10m -i 0.5",
+    ] {
         let (text, record) = nuttcp(&host, free_port(), options);
         let got = direction_summary(&record, Direction::Send);
         assert_close(
