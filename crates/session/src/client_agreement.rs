@@ -17,6 +17,7 @@ use linerate_workload::worker::FlowOpening;
 use crate::dial::{SourceBinding, with_port};
 use crate::error::SessionError;
 use crate::flow_handle::flow_role;
+use crate::loss::MAX_SEGMENTS;
 use crate::setup::AgreedFlow;
 use crate::{dial, kernel_pacing, plan_checks};
 
@@ -95,19 +96,17 @@ pub fn resolve_plan(
     plan_checks::resolve_udp_offload(plan, Role::Client)
 }
 
-/// Returns the most datagrams of one send call; `None` where each needs a call of its own.
+/// Returns the most datagrams of one send call; `None` where each needs a call of its own, and where
+/// only the server of another tool sends.
 fn max_datagrams_per_call(plan: &Plan, max_payload: u64) -> Option<u64> {
+    if plan.peer_protocol.is_some() && !plan.has_direction(Direction::Send) {
+        return None;
+    }
     let offload = &plan.udp_offload;
     let may_split = !offload.requested || offload.gso == Some(true);
-    match plan.batch {
-        Some(batch) => Some(u64::from(batch)),
-        None => (may_split && plan.payload_bytes <= max_payload)
-            .then(|| MAX_GSO_SEGMENTS.min(MAX_DATAGRAM_BYTES / plan.payload_bytes.max(1))),
-    }
+    let fits = may_split && plan.batch.is_none() && plan.payload_bytes <= max_payload;
+    fits.then(|| MAX_SEGMENTS.min(MAX_DATAGRAM_BYTES / plan.payload_bytes.max(1)))
 }
-
-/// Most datagrams that the kernel splits from one send call (UDP_MAX_SEGMENTS; 64 before Linux 6.9).
-const MAX_GSO_SEGMENTS: u64 = 128;
 
 /// Returns the largest UDP payload in bytes that fits one packet on the path to `server`.
 fn max_packet_payload(server: SocketAddr, local: &SourceBinding) -> Result<u64, SessionError> {
@@ -224,4 +223,38 @@ pub(super) fn apply_reply(plan: &mut Plan, accept: &Accept) -> Result<(), &'stat
     }
     *plan = expected;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_record::plan::RunKind;
+
+    use super::*;
+
+    #[test]
+    fn one_call_carries_datagrams_of_our_own_sender() {
+        const MAX_PAYLOAD: u64 = 1_472;
+        let iperf3 = Some("iperf3");
+        for (payload, peer, direction, gso, datagrams) in [
+            (1_472, None, Direction::Send, None, Some(44)),
+            (1_472, None, Direction::Receive, None, Some(44)),
+            (64, None, Direction::Send, None, Some(MAX_SEGMENTS)),
+            (1_473, None, Direction::Send, None, None),
+            (1_472, iperf3, Direction::Send, None, Some(44)),
+            (1_472, iperf3, Direction::Receive, None, None),
+            (1_472, None, Direction::Send, Some(true), Some(44)),
+            (1_472, None, Direction::Send, Some(false), None),
+        ] {
+            let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
+            plan.payload_bytes = payload;
+            plan.peer_protocol = peer.map(str::to_owned);
+            plan.directions = vec![direction];
+            (plan.udp_offload.gso, plan.udp_offload.requested) = (gso, gso.is_some());
+            assert_eq!(
+                max_datagrams_per_call(&plan, MAX_PAYLOAD),
+                datagrams,
+                "{payload} {peer:?} {direction:?} {gso:?}"
+            );
+        }
+    }
 }
