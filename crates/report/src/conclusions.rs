@@ -272,7 +272,7 @@ fn under_load_conclusion(found: &LatencyUnderLoad) -> Conclusion {
     }
     if let Some(wait) = found
         .processor_wait_ns
-        .filter(|_| found.added_p50_ns >= 0.0)
+        .filter(|&wait| wait > 0.0 && found.added_p50_ns >= 0.0)
     {
         explanation.push_str(&format!(
             " Threads waited {} a round trip longer for a CPU.",

@@ -115,8 +115,8 @@ fn costs_by_size(runs: &[Record]) -> SetResult {
         notes.push("costs need responses at two sizes at least".to_owned());
     } else if points.iter().any(|point| point.medians.len() < 3) {
         notes.push(
-            "a run with fewer than three intervals has one median, so the error of the costs is \
-             unknown; use a longer -t or a shorter -i"
+            "a run with fewer than three intervals does not show the error of its median, which \
+             weights it in the fit; use a longer -t or a shorter -i"
                 .to_owned(),
         );
     }
