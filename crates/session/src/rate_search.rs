@@ -195,7 +195,7 @@ impl MaxRateSearch {
             .max(2.0 * self.options.max_loss)
             .max(self.options.max_loss + result.stall_burst);
         if let Some(failure) = failure
-            && result.loss <= chance_loss
+            && (result.loss <= chance_loss || self.has_stalled(result))
             && self.phase != RateSearchPhase::Unlimited
         {
             self.failures += 1;
@@ -238,7 +238,7 @@ impl MaxRateSearch {
             self.lower_high(intended_bps);
             self.is_sender_limited = true;
         }
-        let tried = if result.load_met {
+        let tried = if result.load_met || (!passed && self.has_stalled(result)) {
             intended_bps
         } else {
             result.offered_bps.min(intended_bps)
@@ -299,6 +299,12 @@ impl MaxRateSearch {
                 self.step_down(rate);
             }
         }
+    }
+
+    /// Returns whether the sender stood still for a part of a trial: it offered less than a load that
+    /// passed. The rest left in bursts, so its loss says nothing about lower loads.
+    fn has_stalled(&self, result: RateTrialResult) -> bool {
+        !result.load_met && self.low_bps.is_some_and(|low| result.offered_bps < low)
     }
 
     /// Returns whether the bounds are within the resolution.
@@ -584,6 +590,40 @@ mod tests {
                 "{loss} {received}"
             );
         }
+    }
+
+    /// A busy machine may stop the sender for most of a trial. What it then offered is far below a
+    /// load that passed.
+    #[test]
+    fn a_stalled_trial_does_not_undo_a_pass() {
+        let result = |offered_bps: f64, loss: f64, load_met| RateTrialResult {
+            offered_bps,
+            received_bps: offered_bps * (1.0 - loss),
+            loss,
+            load_met,
+            stall_burst: 0.0,
+        };
+        let mut search = MaxRateSearch::new(OPTIONS);
+        search.record(result(10e9, 0.6, true));
+        let intended = |search: &MaxRateSearch| match search.next() {
+            RateSearchStep::Try(trial) => trial.intended_bps.unwrap(),
+            RateSearchStep::Done(found) => panic!("{found:?}"),
+        };
+        let passed = intended(&search);
+        search.record(result(passed, 0.0, true));
+        let stalled_at = intended(&search);
+        assert!(stalled_at > passed);
+        let stalled = result(0.6e9, 0.5, false);
+        for verdict in [
+            TrialVerdict::Repeated(TrialFailure::Loss),
+            TrialVerdict::Repeated(TrialFailure::Loss),
+            TrialVerdict::Failed(TrialFailure::Loss),
+        ] {
+            assert_eq!(intended(&search), stalled_at);
+            assert_eq!(search.record(stalled), verdict);
+        }
+        let next = intended(&search);
+        assert!((passed..stalled_at).contains(&next), "{next}");
     }
 
     #[test]
