@@ -95,7 +95,7 @@ pub(crate) fn describe_gain(finding: &Finding) -> Option<String> {
             formula.starts_with("earlier tests"),
             finding.gain_is_estimate,
         ) {
-            (true, _) => format!("typically {gain} times ({formula})"),
+            (true, _) => format!("at best about {gain} times ({formula})"),
             (false, true) => format!("about {gain} times, without an upper bound ({formula})"),
             (false, false) => format!("up to {gain} times ({formula})"),
         },
