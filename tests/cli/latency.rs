@@ -1,6 +1,6 @@
 //! Round trips through the real binary: causes of slow responses, and runs that end early.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::common::{LinerateServer, RunningCommand, TestDir, assert_record, wait_until};
 use rustix::process::Signal;
@@ -39,6 +39,9 @@ fn stop_process(running: &RunningCommand) {
     });
 }
 
+/// Shortest time of a response in the queue of a stopped client.
+const QUEUE_WAIT: Duration = Duration::from_millis(400);
+
 /// Payload of a request: larger than any message of the control connection.
 const REQUEST_BYTES: u64 = 5_000;
 
@@ -72,19 +75,21 @@ fn has_queued_payload(protocol: &str, port: u16, end: FlowEnd) -> bool {
     })
 }
 
-/// Returns the slowest response of a run in which a response waits in the queue of a stopped client.
-fn slowest_of_a_stopped_client(
+/// Returns the slow responses of a run in which a response waits in the queue of a stopped client.
+fn causes_of_a_stopped_client(
     dir: &TestDir,
     server: &LinerateServer,
     protocol: &str,
     args: &str,
-) -> Option<(u64, String, String)> {
+) -> Vec<(u64, String, String)> {
     let mut client = RunningCommand::start(&mut dir.linerate(args));
     client.wait_line(|line| line.contains(r#""event":"interval""#));
     let is_queued = |end| has_queued_payload(protocol, server.port, end);
     // The client waits for a response once its request is in the queue of the stopped server. A
     // server that is stopped with a request in hand continues for a moment.
+    let mut stopped = Instant::now();
     wait_until("a request in the queue of the server", || {
+        stopped = Instant::now();
         stop_process(&server.running);
         let is_request_queued = (0..20).any(|_| {
             std::thread::sleep(Duration::from_millis(5));
@@ -100,13 +105,14 @@ fn slowest_of_a_stopped_client(
     wait_until("a response in the queue of the client", || {
         is_queued(FlowEnd::Client)
     });
-    std::thread::sleep(Duration::from_millis(400));
+    // The longer wait is the cause.
+    std::thread::sleep(stopped.elapsed().max(QUEUE_WAIT));
     client.send_signal(Signal::CONT);
     let lines = client.wait().expect(0).json_lines();
     let record = lines.iter().find_map(|line| line.get("record"));
     let record = record.unwrap_or_else(|| panic!("{lines:?}"));
     assert_record(record);
-    causes(record).into_iter().next()
+    causes(record)
 }
 
 /// A stopped client whose response waits in its socket, over datagrams and streams.
@@ -116,16 +122,18 @@ fn a_response_that_waited_in_the_queue() {
     let server = dir.server("-q --no-store");
     for (protocol, option) in [("udp", "-u"), ("tcp", "")] {
         let args = format!(
-            "latency 127.0.0.1 -p {} {option} -l {REQUEST_BYTES} -t 3 -i 0.1 --timeout 30s --limit 200ms \
+            "latency 127.0.0.1 -p {} {option} -l {REQUEST_BYTES} -t 6 -i 0.1 --timeout 30s --limit 200ms \
              --no-store --json-stream",
             server.port
         );
-        let slowest = slowest_of_a_stopped_client(&dir, &server, protocol, &args);
-        let (time_ns, cause, evidence) = slowest.expect("a slow response");
-        let slowest = format!("{protocol}: {time_ns} ns, {cause}, {evidence}");
-        assert!(time_ns >= 400_000_000, "{slowest}");
-        assert_eq!(cause, "receive-queue-wait", "{slowest}");
-        assert!(evidence.contains("in the receive queue"), "{evidence}");
+        // On a busy machine other responses are slow as well: those of the stopped server.
+        let causes = causes_of_a_stopped_client(&dir, &server, protocol, &args);
+        let waited = causes.iter().find(|(time_ns, cause, evidence)| {
+            u128::from(*time_ns) >= QUEUE_WAIT.as_nanos()
+                && cause == "receive-queue-wait"
+                && evidence.contains("in the receive queue")
+        });
+        assert!(waited.is_some(), "{protocol}: {causes:?}");
     }
     server.stop().expect(0);
 }

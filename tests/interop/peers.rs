@@ -123,6 +123,9 @@ fn iperf3_counts_the_same() {
         ("-t 2 -u -b 20M -R", false, true, true),
         ("-t 2 -u -b 20M --bidir -P 2", true, true, true),
         ("-t 2 -b 40M --bidir", true, true, false),
+        // The client ends the test between two whole seconds.
+        ("-t 0.5 -R", false, true, false),
+        ("-t 1.5 -u -b 20M -R", false, true, true),
     ] {
         let server = pair.start_server("iperf3 -s -1 -J", "tcp", 5201);
         let record = pair.record(&format!("throughput --peer iperf3 {options} -i 0.5"));
@@ -175,6 +178,21 @@ fn iperf3_counts_the_same() {
         }
         assert!(record["server_text"].is_string() || record["server_text"].is_null());
     }
+}
+
+/// A server that listens on all addresses replies from its first one.
+#[test]
+fn replies_of_another_address_are_named() {
+    let pair = peer_lab!("other-address", "iperf3");
+    let second = "ip address add 10.77.0.77/24 dev eth0";
+    if let Err(reason) = pair.lab.shell("server", second) {
+        skip!("{reason}");
+    }
+    let _server = pair.start_server("iperf3 -s", "tcp", 5201);
+    let args = "throughput 10.77.0.77 --peer iperf3 -u -b 1M -t 1";
+    let output = finish(&mut pair.lab.linerate("client", args)).expect(5);
+    let text = crate::common::join_lines(&output.stderr);
+    assert!(text.contains("from another address, 10.77.0.2"), "{text}");
 }
 
 #[test]

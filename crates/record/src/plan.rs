@@ -638,6 +638,9 @@ pub struct Plan {
     #[serde(default)]
     #[serde(alias = "answer_timeout_ns")]
     pub response_timeout_ns: Option<u64>,
+    /// True if the user requested `response_timeout_ns`; otherwise it follows from the path.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub response_timeout_requested: bool,
     /// Latency: options of the round trips.
     #[serde(default, skip_serializing_if = "RoundTripPlan::is_default")]
     pub round_trip: RoundTripPlan,
@@ -714,6 +717,7 @@ impl Plan {
             calls: false,
             hold_latency: false,
             response_timeout_ns: (kind == RunKind::Latency).then_some(1_000_000_000),
+            response_timeout_requested: false,
             round_trip: RoundTripPlan::default(),
             trace: false,
             trace_on_ns: None,

@@ -86,6 +86,7 @@ const VOLATILE_FACTS: &[&str] = &[
 const DERIVED_KEYS: &[&str] = &[
     "client_wait",
     "congestion_control_requested",
+    "response_timeout_requested",
     "udp_offload.requested",
 ];
 

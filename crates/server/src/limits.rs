@@ -598,8 +598,11 @@ mod tests {
             client: WaitMode::Block,
             server: WaitMode::Spin,
         });
+        timestamped.round_trip.limit_ns = Some(TIME_LIMIT_NS);
+        timestamped.response_timeout_ns = Some(TIME_LIMIT_NS);
         let mut joined = Plan::new(RunKind::Latency, TransportProtocol::Udp, "host");
         joined.round_trip.group = group("239.1.2.3");
+        joined.round_trip.rate_per_second = Some(MAX_RATE_PER_SECOND);
         let mut many = Plan::new(RunKind::Latency, TransportProtocol::Tcp, "host");
         many.streams = 1_024;
         many.round_trip.socket_mode = SocketMode::Reopened;
@@ -719,6 +722,10 @@ mod tests {
             ("request rate", |p| {
                 p.kind = RunKind::Latency;
                 p.round_trip.rate_per_second = Some(u64::MAX);
+            }),
+            ("time of a slow response", |p| {
+                p.kind = RunKind::Latency;
+                p.round_trip.limit_ns = Some(TIME_LIMIT_NS + 1);
             }),
             ("unconnected TCP", |p| {
                 p.kind = RunKind::Latency;

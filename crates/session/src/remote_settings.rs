@@ -15,7 +15,7 @@ use linerate_protocol::control::{
     Bye, ControlCodec, Frame, PresharedKey, RequestedSettings, SettingsReply,
 };
 
-use super::control_connection::{ControlConnection, ControlStream};
+use super::control_connection::{ControlConnection, ControlStream, SERVER_SILENCE_TIMEOUT};
 use super::dial::{SourceBinding, connect};
 use super::{boot_id, hello, random};
 use crate::error::SessionError;
@@ -112,11 +112,14 @@ impl RemoteSettings {
             peer: remote,
             source,
         })?;
-        let mut control = ControlConnection::new(ControlStream::from_tcp(stream)?, codec)?;
+        let mut control = ControlConnection::new(ControlStream::from_tcp(stream)?, codec)?
+            .with_silence_timeout(SERVER_SILENCE_TIMEOUT);
         match control.receive_next(&no_stop)? {
             Frame::Hello(_) => {}
             _ => return Err(unexpected_message(remote, "it sent no hello")),
         }
+        // The tests between the settings may fill the queues of the path.
+        control.expect_send_queue();
         let (sender, requests) = mpsc::channel();
         let thread = std::thread::Builder::new()
             .name("remote-settings".to_owned())

@@ -183,7 +183,7 @@ impl<T: Transport> Workload<T> for UdpRequestSender<'_, T::Socket> {
             Poll::Ready(received) => match received? {
                 (now, ResponseKind::FlowOpening, _) => (now, false),
                 (now, ResponseKind::Earlier(number), _) => {
-                    self.requests.record_late_response(number);
+                    self.requests.record_late_response(number, now);
                     (now, false)
                 }
                 (now, ResponseKind::Current(verdict), timestamps) => {
@@ -198,9 +198,9 @@ impl<T: Transport> Workload<T> for UdpRequestSender<'_, T::Socket> {
             // For a timeout, the time of the last poll is exact enough.
             Poll::Pending => (transport.now(), true),
         };
-        if now >= sent_ns + self.requests.timeout_ns {
+        if self.requests.is_missing(sent_ns, now) {
             self.outstanding = None;
-            self.requests.record_missing(number, now);
+            self.requests.give_up(number, sent_ns, now);
             return Ok(Progress::Worked);
         }
         self.requests.advance_time(now);
@@ -310,7 +310,7 @@ impl<'a, S: Copy> TcpRequestSender<'a, S> {
 impl<S: Copy> TcpRequestSender<'_, S> {
     /// Counts a request that cannot be sent in time as missing, once.
     fn count_missing_if_late(&mut self, now: Nanos, sent_ns: Nanos) {
-        if !self.is_counted_missing && now >= sent_ns + self.requests.timeout_ns {
+        if !self.is_counted_missing && self.requests.is_missing(sent_ns, now) {
             self.is_counted_missing = true;
             self.requests
                 .record_missing(self.requests.completed_requests(), now);
@@ -390,7 +390,7 @@ impl<T: Transport> Workload<T> for TcpRequestSender<'_, T::Socket> {
             Poll::Pending => {
                 let now = T::read_clock();
                 self.requests.advance_time(now);
-                if !is_counted_missing && now >= sent_ns + self.requests.timeout_ns {
+                if !is_counted_missing && self.requests.is_missing(sent_ns, now) {
                     self.requests
                         .record_missing(self.requests.completed_requests(), now);
                     self.state = TcpRequestState::Waiting {
@@ -442,6 +442,16 @@ mod tests {
         );
         assert_eq!((result.totals.packets, result.totals.missing), (3, 1));
         assert!(result.ended_ns < START_NS + 100_000_000);
+        // A path that is longer than its first measurement: one request counts as missing, and those
+        // after the late response have their times.
+        plan.response_timeout_ns = Some(20_000_000);
+        for (requested, expected) in [(false, (3, 1)), (true, (0, 5))] {
+            plan.response_timeout_requested = requested;
+            let result = run_scripted(&plan, ScriptedTransport::with_delay(30_000_000), None);
+            let counts = (result.totals.packets, result.totals.missing);
+            assert_eq!(counts, expected, "{requested}");
+        }
+        plan.response_timeout_ns = Some(200_000_000);
         // In an interrupted run the outstanding request is neither counted nor missing.
         let result = run_scripted(
             &plan,

@@ -87,6 +87,7 @@ pub fn plan_latency(args: &LatencyArgs) -> Result<LatencySeries, CommandFailure>
         return reject("--timeout", "shorter than 1 ms", "give 1ms or more");
     }
     plan.response_timeout_ns = args.timeout.map(nanos);
+    plan.response_timeout_requested = args.timeout.is_some();
     plan.round_trip = round_trip_plan(args, &plan)?;
     let by_ring = plan.wait.as_ref();
     let by_ring =

@@ -1,12 +1,9 @@
-//! Classic ttcp: markers, payload, and nuttcp's classic transmitter over TCP (6.1.2 has no classic
-//! receiver any more).
+//! Classic ttcp: markers and payload.
 
-use std::io::Read;
-use std::net::{TcpListener, UdpSocket};
-use std::process::{Command, Stdio};
+use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use linerate_protocol::plain::{PlainSink, ReceivedTotals, SILENCE_NS};
+use linerate_protocol::plain::{ReceivedTotals, SILENCE_NS};
 use linerate_protocol::sniff::{Classification, TransportKind, classify};
 use linerate_protocol::ttcp::{BUFFER_BYTES, END_MARKERS, MARKER, TtcpDatagram, TtcpReceiver};
 use proptest::prelude::*;
@@ -187,45 +184,4 @@ fn datagrams_over_loopback() {
     }
     let totals = receiving.join().unwrap();
     assert_eq!((totals.bytes, totals.packets), (10 * 8_192, 10));
-}
-
-fn has_nuttcp() -> bool {
-    let is_installed = Command::new("nuttcp").arg("-V").output().is_ok();
-    if !is_installed {
-        eprintln!("skipped: nuttcp is not installed");
-    }
-    is_installed
-}
-
-#[test]
-fn an_upstream_transmitter_sends_to_our_receiver() {
-    if !has_nuttcp() {
-        return;
-    }
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = listener.local_addr().unwrap().port();
-    // No process listens on port 5999 (outside the ephemeral range), so nuttcp falls back to the classic protocol.
-    let client = Command::new("nuttcp")
-        .args(["-t", "-n2048", "-l8192"])
-        .args([&format!("-p{port}"), "-P5999"])
-        .arg("127.0.0.1")
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let (mut socket, _) = listener.accept().unwrap();
-    let start = Instant::now();
-    let now = || u64::try_from(start.elapsed().as_nanos()).unwrap();
-    let mut sink = PlainSink::default();
-    let mut buffer = vec![0; 65_536];
-    while !sink.is_closed() {
-        match socket.read(&mut buffer).unwrap() {
-            0 => sink.close(now()),
-            bytes => sink.receive(now(), bytes),
-        }
-    }
-    assert_eq!(sink.totals().bytes, 16 << 20);
-    let output = client.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(text.contains("16.0000 MB"), "{text}");
 }

@@ -244,6 +244,7 @@ impl Source {
             calls: false,
             hold_latency: self.is_present(),
             response_timeout_ns: self.optional(Self::number),
+            response_timeout_requested: self.is_present(),
             trace: self.is_present(),
             trace_on_ns: self.optional(Self::number),
             timestamps: match self.small() % 4 {

@@ -210,6 +210,24 @@ fn parsed(text: &str, name: &str) -> f64 {
     rest[..end].parse().unwrap()
 }
 
+/// Without a server at its control port, a nuttcp transmitter sends like ttcp.
+#[test]
+fn a_ttcp_transmitter_is_counted() {
+    if !is_installed("nuttcp", "-V") {
+        return;
+    }
+    let (_alone, host) = (alone(), InteropServer::start());
+    let args = format!(
+        "-t -n 2048 -l 8192 -P {} -p {} 127.0.0.1",
+        free_port(),
+        host.port
+    );
+    let text = run("nuttcp", &args);
+    let got = direction_summary(&host.record(), Direction::Send).bytes_received;
+    assert_eq!(got, Some(16 << 20), "{text}");
+    assert!(text.contains("16.0000 MB"), "{text}");
+}
+
 #[test]
 fn nuttcp_both_directions_over_tcp_and_udp() {
     if !is_installed("nuttcp", "-V") {

@@ -115,11 +115,11 @@ impl<'a, S: Copy> OpenLoopSender<'a, S> {
     fn expire(&mut self, now: Nanos) {
         self.requests.advance_time(now);
         while let Some(&oldest) = self.outstanding.oldest() {
-            if now < oldest.sent_ns.saturating_add(self.requests.timeout_ns) {
+            if !self.requests.is_missing(oldest.sent_ns, now) {
                 return;
             }
             self.outstanding.take(oldest.number);
-            self.requests.record_missing(oldest.number, now);
+            self.requests.give_up(oldest.number, oldest.sent_ns, now);
         }
     }
 
@@ -321,10 +321,8 @@ impl<'a, S: Copy> OpenLoopSender<'a, S> {
                         }
                         self.count_response(transport, number, now, verdict);
                     }
-                    Some((_, number, None, _)) => {
-                        if let Some(numbers) = &mut self.requests.numbers {
-                            numbers.record(number);
-                        }
+                    Some((now, number, None, _)) => {
+                        self.requests.record_late_response(number, now);
                     }
                     None => {}
                 }
@@ -420,7 +418,8 @@ impl<T: Transport> Workload<T> for OpenLoopSender<'_, T::Socket> {
             0
         } else {
             let next_timeout = (self.outstanding.oldest())
-                .map(|oldest| oldest.sent_ns.saturating_add(self.requests.timeout_ns));
+                .map(|oldest| oldest.sent_ns.saturating_add(self.requests.timeout_ns))
+                .filter(|&expires_ns| expires_ns > now);
             let last_ns = match self.stopped_ns {
                 Some(_) => self.drain_end_ns(),
                 // Every request was sent, and the duration is not over.
@@ -581,6 +580,21 @@ mod tests {
         for rate in [Some(100), None] {
             let mut plan = plan(rate, if rate.is_some() { 64 } else { 1 });
             plan.response_timeout_ns = Some(20_000_000);
+            // A path that becomes longer: the first late response shows it.
+            let result = run_scripted(&plan, ScriptedTransport::with_delay(100_000_000), None);
+            assert!(
+                result.totals.packets > 60 || rate.is_none(),
+                "{:?}",
+                result.totals
+            );
+            assert!(result.totals.packets >= 8, "{:?}", result.totals);
+            assert!(
+                (1..=25).contains(&result.totals.missing),
+                "{:?}",
+                result.totals
+            );
+            // A limit of the user stays.
+            plan.response_timeout_requested = true;
             let result = run_scripted(&plan, ScriptedTransport::with_delay(100_000_000), None);
             assert_eq!(result.totals.packets, 0);
             let numbers = result.sequence.unwrap();

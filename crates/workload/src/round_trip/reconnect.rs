@@ -270,8 +270,8 @@ impl<'a, S: Copy> ReconnectingSender<'a, S> {
                     self.times.response_ns = now;
                     Some(verdict)
                 }
-                (_, ResponseKind::Earlier(number)) => {
-                    self.requests.record_late_response(number);
+                (now, ResponseKind::Earlier(number)) => {
+                    self.requests.record_late_response(number, now);
                     None
                 }
                 (_, ResponseKind::FlowOpening) => None,
@@ -420,7 +420,7 @@ impl<'a, S: Copy> ReconnectingSender<'a, S> {
         if now >= self.times.start_ns + self.requests.timeout_ns {
             // Timed out in any of the steps.
             self.close(transport);
-            self.requests.record_missing(self.number, now);
+            self.requests.give_up(self.number, self.times.start_ns, now);
             return Ok(Progress::Worked);
         }
         if self.requests.stops_waiting(self.times.start_ns, now) {

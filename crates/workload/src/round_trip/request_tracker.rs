@@ -7,6 +7,7 @@ use linerate_protocol::control::flow as wire;
 use linerate_protocol::iperf2::bounceback;
 use linerate_protocol::sockperf;
 use linerate_record::device_timestamps::{DeviceTimestamps, TimestampPair};
+use linerate_record::plan::TransportProtocol;
 use linerate_stats::histogram::Histogram;
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
@@ -24,6 +25,9 @@ use crate::framing::{Framing, write_bounceback};
 use crate::probes::{is_echo_reply, is_sockperf_reply};
 use crate::sequence_tracker::SequenceTracker;
 use crate::{OpenFlow, WorkerContext, device_timestamps};
+
+/// Round trips in the time-out after a late one, because queues grow further.
+const LATE_ROUND_TRIPS: Nanos = 2;
 
 /// Result of comparing a response with its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +65,10 @@ pub struct RequestTracker<'a> {
     bounceback: Option<bounceback::BouncebackClient>,
     pub remaining: u64,
     pub timeout_ns: Nanos,
+    /// True if the time-out follows from the path, which may become longer during the run.
+    is_path_timeout: bool,
+    /// Number and send time of the last request that was given up.
+    given_up: Option<(u64, Nanos)>,
     /// True if responses are compared with their requests.
     pub verify: bool,
     totals: PayloadTotals,
@@ -132,6 +140,8 @@ impl<'a> RequestTracker<'a> {
                 worker.share_of(round_trips, flow.id)
             }),
             timeout_ns: plan.response_timeout_ns.unwrap_or(1_000_000_000),
+            is_path_timeout: !plan.response_timeout_requested,
+            given_up: None,
             verify: plan.round_trip.verify,
             totals: PayloadTotals::default(),
             wrong_length: 0,
@@ -167,6 +177,15 @@ impl<'a> RequestTracker<'a> {
 
     pub fn is_over(&self) -> bool {
         self.remaining == 0 || self.worker.phase.is_ending()
+    }
+
+    /// Returns whether a request counts as missing. A stream loses no response while it is open: a
+    /// late one has its time, unless the user set a limit, or the run is over.
+    pub fn is_missing(&self, sent_ns: Nanos, now: Nanos) -> bool {
+        let gives_up = !self.is_path_timeout
+            || self.is_over()
+            || self.worker.plan.protocol == TransportProtocol::Udp;
+        gives_up && now >= sent_ns.saturating_add(self.timeout_ns)
     }
 
     /// Returns whether a response is no longer awaited because the run is over. An interrupted run
@@ -332,12 +351,25 @@ impl<'a> RequestTracker<'a> {
         }
     }
 
-    /// Records a response to a request that was given up.
-    pub fn record_late_response(&mut self, number: u64) {
-        // A number that was never sent is ignored.
-        if let Some(numbers) = self.numbers.as_mut().filter(|_| number < self.totals.calls) {
+    /// Records a response to a request that was given up. The queues of the path have become longer:
+    /// without a requested time-out, the next requests have more time.
+    pub fn record_late_response(&mut self, number: u64, now: Nanos) {
+        if let Some((_, sent_ns)) = (self.given_up).filter(|&(given_up, _)| number <= given_up)
+            && self.is_path_timeout
+        {
+            // That of an earlier request took longer still.
+            let rtt_ns = now.saturating_sub(sent_ns);
+            self.timeout_ns = self.timeout_ns.max(LATE_ROUND_TRIPS * rtt_ns);
+        }
+        if let Some(numbers) = &mut self.numbers {
             numbers.record(number);
         }
+    }
+
+    /// Records that no response to the request that was sent at `sent_ns` arrived in time.
+    pub fn give_up(&mut self, number: u64, sent_ns: Nanos, now: Nanos) {
+        self.given_up = Some((number, sent_ns));
+        self.record_missing(number, now);
     }
 
     /// Records that no response arrived in time.
@@ -524,7 +556,7 @@ fn compare(payload: &[u8], request: &[u8], verify: bool) -> ResponseCheck {
 
 #[cfg(test)]
 mod tests {
-    use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
+    use linerate_record::plan::{Direction, Plan, RunKind};
     use linerate_transport::RunClock;
     use linerate_transport::flow_role::FlowRole;
 
@@ -604,6 +636,57 @@ mod tests {
         );
         tracker.advance_time(400 * MS);
         assert_eq!(handed_over(), (4, 3));
+    }
+
+    #[test]
+    fn a_stream_gives_up_a_request_at_the_end_or_at_the_users_limit() {
+        const SECOND: Nanos = 1_000_000_000;
+        use TransportProtocol::{Tcp, Udp};
+        for (protocol, requested, ending, after, missing) in [
+            (Udp, false, false, 1, true),
+            (Udp, false, false, 0, false),
+            (Tcp, false, false, 1, false),
+            (Tcp, false, false, 100, false),
+            (Tcp, false, true, 1, true),
+            (Tcp, false, true, 0, false),
+            (Tcp, true, false, 1, true),
+            (Tcp, true, false, 0, false),
+        ] {
+            let mut plan = Plan::new(RunKind::Latency, protocol, "far");
+            plan.response_timeout_requested = requested;
+            let phase = RunPhase::default();
+            if ending {
+                phase.end();
+            }
+            let worker = WorkerContext {
+                plan: &plan,
+                direction: Direction::Send,
+                role: FlowRole::Sender,
+                run_clock: RunClock {
+                    start_ns: 0,
+                    count_from_ns: 0,
+                    interval_ns: None,
+                    trace_stop_call_ns: None,
+                },
+                phase: &phase,
+            };
+            let mut flow = OpenFlow {
+                histograms: Default::default(),
+                id: 1,
+                socket: (),
+                shared: Arc::default(),
+                pattern: None,
+                framing: Framing::default(),
+                reconnect: None,
+            };
+            let tracker = RequestTracker::new(&worker, &mut flow);
+            let context = format!("{protocol:?} {requested} {ending} {after}");
+            assert_eq!(
+                tracker.is_missing(SECOND, (1 + after) * SECOND),
+                missing,
+                "{context}"
+            );
+        }
     }
 
     #[test]
