@@ -97,6 +97,30 @@ fn a_window_gains_what_it_grows_by() {
     assert!(gain > 1.5 && gain < 1.0 / (1.0 - found.cost), "{found:?}");
 }
 
+/// Another congestion control reduces the cost of each byte, so busy threads do not bound its gain,
+/// and no text says that they do.
+#[test]
+fn a_cheaper_byte_is_not_bounded_by_idle_time() {
+    let mut record = changed("congestion-control-bbr", &[]);
+    for end in &mut record.summary.cpu {
+        for thread in &mut end.threads {
+            // No time is left for the present cost of a byte.
+            thread.cpu_ns = thread.wall_ns;
+            (thread.runnable_ns, thread.blocked_ns) = (Some(0), Some(0));
+        }
+    }
+    for interval in &mut record.intervals {
+        (interval.sender_threads, interval.receiver_threads) = (None, None);
+    }
+    let found = linerate_explain::explain(&record);
+    let found = found
+        .iter()
+        .find(|found| found.cause == CauseId::CongestionControl);
+    let found = found.expect("a finding");
+    assert!(found.gain.is_some_and(|gain| gain > 2.0), "{found:?}");
+    assert!(found.gain_is_estimate, "{found:?}");
+}
+
 /// The highest rate of one machine does not limit a faster one.
 #[test]
 fn a_faster_machine_gets_no_gain() {

@@ -249,6 +249,14 @@ fn the_highest_rate_of_a_link_is_found() {
     let runs = set["runs"].as_array().expect("runs");
     assert_eq!(search["trials"].as_array().map(Vec::len), Some(runs.len()));
     runs.iter().for_each(assert_record);
+    // The sender blocks in the first trial without a rate, and so do all others.
+    let waits = runs.iter().map(|run| &run["plan"]["wait"]);
+    let both_block = serde_json::json!({ "client": "block", "server": "block" });
+    waits.for_each(|wait| assert_eq!(*wait, both_block));
+    for trial in search["trials"].as_array().expect("trials") {
+        let passed = trial["passed"] == true;
+        assert_eq!(trial["failure"].is_null(), passed, "{trial:#}");
+    }
     // The link's rate counts headers. On a busy machine less may be found, and never more.
     let rate = search["rate_bps"].as_f64().unwrap_or(0.0);
     assert!(rate < 26e6, "{search:#}");

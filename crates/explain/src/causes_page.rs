@@ -158,6 +158,9 @@ fn gain() -> Vec<String> {
         "`gain` is an upper bound: the figure after the remedy over the figure before, with its \
          formula. `linerate compare` measures it."
             .into(),
+        "It is no bound where the remedy may change more than the formula knows, such as the cost \
+         of each byte (`gain_is_estimate`). The text states that."
+            .into(),
         format!(
             "The gain of a stream ends at the next known limit: a rate of the path, idle time, or \
              {} a flow.",

@@ -23,6 +23,7 @@ impl FindingBuilder {
             command: None,
             tried: Vec::new(),
             gain: None,
+            gain_is_estimate: false,
             gain_formula: None,
         })
     }
@@ -149,7 +150,7 @@ impl FindingBuilder {
         self
     }
 
-    /// Sets the estimated gain, figure after over figure before; ignored unless it exceeds 1.
+    /// Sets the largest gain, figure after over figure before; ignored unless it exceeds 1.
     #[must_use]
     pub fn gain(mut self, factor: Option<f64>, formula: impl Into<String>) -> Self {
         let factor = factor.map(|factor| (factor * 1e3).round() / 1e3);
@@ -157,6 +158,15 @@ impl FindingBuilder {
             self.0.gain = Some(factor);
             self.0.gain_formula = Some(formula.into());
         }
+        self
+    }
+
+    /// Sets a gain as [`Self::gain`] does that is no upper bound: the remedy may change more than the
+    /// formula knows, such as the cost of each byte.
+    #[must_use]
+    pub fn estimated_gain(mut self, factor: Option<f64>, formula: impl Into<String>) -> Self {
+        self = self.gain(factor, formula);
+        self.0.gain_is_estimate = self.0.gain.is_some();
         self
     }
 

@@ -145,6 +145,18 @@ fn byte_ns(direction: &DirectionView<'_>) -> f64 {
 /// bounds were measured on one machine: for a direction that already exceeds them the result is
 /// `None`.
 pub(crate) fn headroom(direction: &DirectionView<'_>) -> Option<f64> {
+    let most = flow_ends(direction)
+        .into_iter()
+        .filter(|(_, part)| direction.has_large_chunks(*part))
+        .filter_map(|(_, part)| direction.thread_time(part))
+        .map(|time| 1.0 / time.working.max(1e-3))
+        .fold(rate_headroom(direction)?, f64::min);
+    Some(most.clamp(1.0, MAX_GAIN))
+}
+
+/// Returns the largest possible speedup of a direction within known rates. The idle time of the
+/// threads does not bound a remedy that reduces the cost of each byte.
+pub(crate) fn rate_headroom(direction: &DirectionView<'_>) -> Option<f64> {
     let goodput = direction.goodput().filter(|&goodput| goodput > 0.0)?;
     let uses_netstack =
         direction.uses_netstack(direction.sender) || direction.uses_netstack(direction.receiver);
@@ -157,17 +169,10 @@ pub(crate) fn headroom(direction: &DirectionView<'_>) -> Option<f64> {
     if at_best <= 1.0 {
         return None;
     }
-    let most = flow_ends(direction)
+    let most = [direction.line_share(), direction.shaper_share()]
         .into_iter()
-        .filter(|(_, part)| direction.has_large_chunks(*part))
-        .filter_map(|(_, part)| direction.thread_time(part))
-        .map(|time| 1.0 / time.working.max(1e-3))
-        .chain(
-            [direction.line_share(), direction.shaper_share()]
-                .into_iter()
-                .flatten()
-                .map(|share| 1.0 / share.max(1e-3)),
-        )
+        .flatten()
+        .map(|share| 1.0 / share.max(1e-3))
         .fold(at_best, f64::min);
     Some(most.clamp(1.0, MAX_GAIN))
 }

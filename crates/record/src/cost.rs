@@ -40,7 +40,7 @@ pub struct ThreadCost {
     pub voluntary_switches: u64,
     /// Involuntary context switches.
     pub involuntary_switches: u64,
-    /// Processors on which the thread was sampled at the ends of intervals; absent: not sampled.
+    /// Processors on which the thread was sampled while it ran, and at its end; absent: not sampled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpus: Option<CpuList>,
     /// Send or receive calls; absent: not counted.

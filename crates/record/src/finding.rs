@@ -110,10 +110,14 @@ pub struct Finding {
     /// Remedies of this kind that the run already used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<String>,
-    /// Estimated effect of the remedy: the figure after over the figure before, of goodput or of
-    /// round trips per second (2 is twice as good); absent if there is no estimate.
+    /// Effect of the remedy: the figure after over the figure before, of goodput or of round trips
+    /// per second (2 is twice as good). An upper bound, unless `gain_is_estimate`; absent if there is
+    /// no estimate.
     #[serde(default)]
     pub gain: Option<f64>,
+    /// True if `gain` is no upper bound: the remedy may change more than its formula knows.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub gain_is_estimate: bool,
     /// Formula of the estimate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gain_formula: Option<String>,

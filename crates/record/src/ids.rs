@@ -311,6 +311,23 @@ ids! {
 }
 
 ids! {
+    /// Origin of the time that a background load adds to round trips.
+    AddedDelay {
+        ProcessorWait = "processor-wait",
+        KernelWork = "kernel-work",
+        PathQueue = "path-queue",
+    }
+}
+
+ids! {
+    /// Reason why a trial of a rate search did not pass.
+    TrialFailure {
+        Loss = "loss",
+        Queue = "queue",
+    }
+}
+
+ids! {
     /// Stage of `linerate tune`.
     TuneStage {
         Check = "check",
@@ -368,6 +385,8 @@ mod tests {
         check(CaveatId::ALL);
         check(LossPoint::ALL);
         check(SearchEnd::ALL);
+        check(AddedDelay::ALL);
+        check(TrialFailure::ALL);
         check(TuneStage::ALL);
     }
 

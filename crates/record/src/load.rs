@@ -8,6 +8,9 @@ use linerate_stats::units::BitRate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::ids::{AddedDelay, StoredId};
+use crate::record::Record;
+
 /// A background load during a measurement. Written as on the command line: `tcp`, `udp:100M`,
 /// `cpu:2/2`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -196,7 +199,21 @@ pub struct LatencyUnderLoad {
     /// Payload bits per second of the load; absent for a CPU load.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load_goodput_bps: Option<f64>,
+    /// Time per round trip that threads of both ends waited for a CPU, more than without the load.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub processor_wait_ns: Option<f64>,
+    /// Origin of the added time: `processor-wait` (half of it or more), `kernel-work` (no link
+    /// between the ends has a queue: loopback), or `path-queue` (bufferbloat, and kernel time of
+    /// both hosts); absent if the load adds none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub added_by: Option<StoredId<AddedDelay>>,
 }
+
+/// Share of the added time from which it counts as the wait for a CPU.
+const PROCESSOR_WAIT_SHARE: f64 = 0.5;
+
+/// Interface whose packets never leave the kernel.
+const LOOPBACK_INTERFACE: &str = "lo";
 
 impl LatencyUnderLoad {
     /// Creates the comparison from both distributions.
@@ -210,8 +227,44 @@ impl LatencyUnderLoad {
             loaded_ns: loaded,
             rate_per_second: None,
             load_goodput_bps: goodput,
+            processor_wait_ns: None,
+            added_by: None,
         }
     }
+
+    /// Attributes the added time, from the runs without and with the load.
+    #[must_use]
+    pub fn attribute(self, idle: &Record, loaded: &Record) -> Self {
+        let wait = processor_wait_ns(loaded).zip(processor_wait_ns(idle));
+        let wait = wait.map(|(loaded, idle)| (loaded - idle).max(0.0));
+        // A rare delay without the load may exceed all that the load adds to the mean.
+        let added = (self.loaded_ns.mean - self.idle_ns.mean).max(self.added_p50_ns);
+        let is_waiting = wait.is_some_and(|wait| wait >= PROCESSOR_WAIT_SHARE * added);
+        let is_loopback = loaded.hosts.iter().any(|host| {
+            let interface = host.interface.as_ref();
+            interface.is_some_and(|interface| interface.name == LOOPBACK_INTERFACE)
+        });
+        let origin = match self.load_goodput_bps {
+            None => AddedDelay::ProcessorWait,
+            Some(_) if is_waiting => AddedDelay::ProcessorWait,
+            Some(_) if is_loopback => AddedDelay::KernelWork,
+            Some(_) => AddedDelay::PathQueue,
+        };
+        Self {
+            processor_wait_ns: wait,
+            added_by: (self.added_p50_ns > 0.0).then(|| origin.into()),
+            ..self
+        }
+    }
+}
+
+/// Returns the time per round trip in which the threads of both ends were ready to run and did not
+/// run; `None` without such times.
+fn processor_wait_ns(run: &Record) -> Option<f64> {
+    let round_trips = run.summary.round_trips.filter(|&count| count > 0)?;
+    let threads = run.summary.cpu.iter().flat_map(|end| &end.threads);
+    let waits: Vec<u64> = threads.filter_map(|thread| thread.runnable_ns).collect();
+    (!waits.is_empty()).then(|| waits.iter().sum::<u64>() as f64 / round_trips as f64)
 }
 
 #[cfg(test)]
@@ -242,11 +295,11 @@ mod tests {
         }
     }
 
-    fn point(share: f64, p90: u64) -> LoadPoint {
-        let quantiles = Quantiles {
+    fn quantiles(p90: u64) -> Quantiles {
+        Quantiles {
             count: 10,
             min: 1,
-            mean: 1.0,
+            mean: p90 as f64 / 2.0,
             p50: p90 / 2,
             p90,
             p99: p90,
@@ -254,7 +307,57 @@ mod tests {
             p99_99: p90,
             max: p90,
             standard_deviation: 0.0,
+        }
+    }
+
+    #[test]
+    fn waiting_for_a_cpu_is_no_queue_on_the_path() {
+        let text = include_str!("../tests/fixtures/earlier/throughput.json");
+        let run = |runnable_ns: u64, interface: &str| {
+            let mut run: Record = serde_json::from_str(text).unwrap();
+            run.summary.round_trips = Some(10);
+            for end in &mut run.summary.cpu {
+                end.threads.truncate(1);
+                end.threads[0].runnable_ns = Some(runnable_ns);
+            }
+            run.summary.cpu.truncate(1);
+            for host in &mut run.hosts {
+                host.interface.as_mut().unwrap().name = interface.to_owned();
+            }
+            run
         };
+        let goodput = Some(1e9);
+        for (goodput, waited_ns, interface, origin) in [
+            // 450 ns are added to each round trip.
+            (goodput, 2_000, "eth0", AddedDelay::PathQueue),
+            (goodput, 2_000, "lo", AddedDelay::KernelWork),
+            (goodput, 4_000, "eth0", AddedDelay::ProcessorWait),
+            (goodput, 4_000, "lo", AddedDelay::ProcessorWait),
+            (None, 0, "eth0", AddedDelay::ProcessorWait),
+        ] {
+            let found = LatencyUnderLoad::compare(
+                "tcp".to_owned(),
+                quantiles(100),
+                quantiles(1_000),
+                goodput,
+            );
+            let found = found.attribute(&run(1_000, interface), &run(1_000 + waited_ns, interface));
+            let context = format!("{goodput:?} {waited_ns} {interface}");
+            assert_eq!(found.added_by, Some(origin.into()), "{context}");
+            assert_eq!(
+                found.processor_wait_ns,
+                Some(waited_ns as f64 / 10.0),
+                "{context}"
+            );
+        }
+        let faster =
+            LatencyUnderLoad::compare("tcp".to_owned(), quantiles(1_000), quantiles(100), goodput);
+        let none = faster.attribute(&run(0, "eth0"), &run(0, "eth0"));
+        assert_eq!(none.added_by, None);
+    }
+
+    fn point(share: f64, p90: u64) -> LoadPoint {
+        let quantiles = quantiles(p90);
         LoadPoint {
             share,
             intended_per_second: share * 1e5,

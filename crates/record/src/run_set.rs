@@ -13,7 +13,7 @@ use crate::comparison::Comparison;
 use crate::expect::FIGURES;
 use crate::experiment::ExperimentResult;
 use crate::forward::SaturationCurve;
-use crate::ids::{SearchEnd, StoredId};
+use crate::ids::{SearchEnd, StoredId, TrialFailure};
 use crate::load::{LatencyUnderLoad, LoadCurve};
 use crate::record::Record;
 use crate::sweep::Sweep;
@@ -193,6 +193,17 @@ pub struct RateSearchTrial {
     pub loss_fraction: f64,
     /// True if the loss was within the limit.
     pub passed: bool,
+    /// Reason why it did not pass: `loss` (more than the limit), or `queue` (less arrived per second
+    /// than was sent, so a queue fills).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<StoredId<TrialFailure>>,
+    /// True if the failure did not count yet, because chance can explain it: the next trial has the
+    /// same load.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_repeated: bool,
+    /// Lost datagrams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lost: Option<u64>,
     /// True if the trial was to confirm the result.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[serde(alias = "confirms")]
@@ -215,6 +226,9 @@ mod tests {
             goodput_bps: offered_bps,
             loss_fraction: 0.0,
             passed,
+            failure: None,
+            is_repeated: false,
+            lost: None,
             is_confirmation: false,
             record: record.to_owned(),
         };

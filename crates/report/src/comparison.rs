@@ -1,13 +1,11 @@
-//! Comparison of documents: the figures of each, with confidence intervals from their own samples.
+//! Comparison of documents: the figures of each, with the confidence intervals of repeats.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use linerate_record::expect::{FIGURES, FigureUnit};
 use linerate_record::experiment::ExperimentResult;
-use linerate_record::plan::RunKind;
 use linerate_record::record::Record;
-use linerate_stats::histogram::Histogram;
-use linerate_stats::statistics::{Estimate, estimate};
+use linerate_stats::statistics::Estimate;
 use serde::Serialize;
 
 use crate::differences::{Difference, differences};
@@ -17,9 +15,6 @@ use crate::phrases;
 
 /// Schema id of a [`DocumentComparison`].
 pub const COMPARISON_SCHEMA: &str = "linerate/side-by-side/1";
-
-/// Standard errors on either side of a 95 % interval of a normal distribution.
-const STANDARD_ERRORS: f64 = 1.96;
 
 /// Comparison of documents.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -67,8 +62,8 @@ pub struct ComparedDocument {
     /// Number of runs in the document.
     pub runs: usize,
     /// Figures by the names of `--expect`; for an experiment those of its points, by `KNOB=VALUE…
-    /// FIGURE`. The interval is that of the repeats (`runs` has their number), or of the samples
-    /// within a single run. Low and high equal the median when the spread is unknown.
+    /// FIGURE`. The interval is that of the repeats (`runs` has their number). A single run does not
+    /// show the spread between runs: low and high equal the median.
     pub figures: BTreeMap<String, Estimate>,
     /// Caveats; of several runs one per kind, with the number of runs that have it.
     pub caveats: Vec<String>,
@@ -139,7 +134,7 @@ fn make_names_distinct(
     }
 }
 
-/// Collects the figures of all sides: those of runs in the order of [`SIDE_HEADINGS`], then those
+/// Collects the figures of all sides: those of runs in the order of [`FIGURES`], then those
 /// of points.
 fn collect_figures(documents: &[Document], compared: &[ComparedDocument]) -> Vec<ComparedFigure> {
     let mut figures: Vec<ComparedFigure> = FIGURES
@@ -284,60 +279,15 @@ fn figures_of_points(experiment: &ExperimentResult) -> BTreeMap<String, Estimate
 fn figures_of_run(run: &Record) -> BTreeMap<String, Estimate> {
     let read = FIGURES.iter().filter_map(|figure| {
         let value = (figure.read)(&run.summary).filter(|value| value.is_finite())?;
-        let (low, high) = sample_interval(run, figure.name).unwrap_or((value, value));
         let figure_value = Estimate {
             median: value,
-            low: low.min(value),
-            high: high.max(value),
+            low: value,
+            high: value,
             runs: 1,
         };
         Some((figure.name.to_owned(), figure_value))
     });
     read.collect()
-}
-
-/// Returns the 95 % interval of a figure, from the samples of one run.
-fn sample_interval(run: &Record, figure: &str) -> Option<(f64, f64)> {
-    let quantile = match figure {
-        "p50" => 0.5,
-        "p90" => 0.9,
-        "p99" => 0.99,
-        "p99.9" => 0.999,
-        "p99.99" => 0.9999,
-        "goodput" if run.kind == RunKind::Throughput => return interval_of_rates(run),
-        _ => return None,
-    };
-    let histogram = Histogram::from(run.histograms.get("rtt_ns")?);
-    let count = histogram.count() as f64;
-    if count < 2.0 {
-        return None;
-    }
-    // Order statistics: the number of samples below a quantile is binomial for any distribution.
-    let half_width = STANDARD_ERRORS * (quantile * (1.0 - quantile) / count).sqrt();
-    let low = histogram.quantile((quantile - half_width).max(0.0))?;
-    let high = histogram.quantile((quantile + half_width).min(1.0))?;
-    Some((low as f64, high as f64))
-}
-
-/// Returns the interval of the median over complete intervals, summed over directions.
-fn interval_of_rates(run: &Record) -> Option<(f64, f64)> {
-    let mut rates: BTreeMap<u64, (f64, usize)> = BTreeMap::new();
-    for interval in run.intervals.iter().filter(|interval| !interval.omitted) {
-        let interval_ns = interval.end_ns.saturating_sub(interval.start_ns);
-        if interval_ns == 0 {
-            continue;
-        }
-        let rate = interval.bytes as f64 * 8e9 / interval_ns as f64;
-        let entry = rates.entry(interval.number).or_default();
-        *entry = (entry.0 + rate, entry.1 + 1);
-    }
-    let directions = run.directions.len().max(1);
-    let complete = rates.values().filter(|(_, count)| *count == directions);
-    let rates: Vec<f64> = complete.map(|(rate, _)| *rate).collect();
-    // With fewer than six the interval would span the extremes, and the last interval is often
-    // short.
-    let figure = (rates.len() >= 6).then(|| estimate(&rates)).flatten()?;
-    Some((figure.low, figure.high))
 }
 
 #[cfg(test)]

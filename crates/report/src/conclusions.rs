@@ -1,5 +1,6 @@
 //! Conclusions from several runs as a table and a sentence: cost by size, by wait mode, by load.
 
+use linerate_record::ids::AddedDelay;
 use linerate_record::load::{KNEE_RESPONSE_SHARE, LatencyUnderLoad, LoadCurve, LoadPoint};
 use linerate_record::run_set::SetResult;
 use linerate_record::waiting_costs::WaitingCosts;
@@ -50,8 +51,6 @@ fn size_conclusion(costs: &SizeCosts) -> Conclusion {
         vec![
             name.to_owned(),
             format_small_time(cost.ns),
-            model::or_unknown(cost.low_ns, format_small_time),
-            model::or_unknown(cost.high_ns, format_small_time),
             meaning.to_owned(),
         ]
     };
@@ -91,13 +90,11 @@ fn size_conclusion(costs: &SizeCosts) -> Conclusion {
                 .to_owned()
         }
     };
-    let error = match costs.fixed.low_ns {
-        Some(_) => " The bounds come from the variation of the interval medians.",
-        None => " The error is unknown: a run has fewer than three intervals.",
-    };
     Conclusion {
-        grid: rows_with_meaning(&["cost", "median", "95 % CI low", "high"], rows),
-        explanation: format!("{deviation}{error}"),
+        grid: rows_with_meaning(&["cost", "fit"], rows),
+        explanation: format!(
+            "{deviation} One run a size does not show how the costs vary from run to run."
+        ),
     }
 }
 
@@ -255,23 +252,45 @@ fn under_load_conclusion(found: &LatencyUnderLoad) -> Conclusion {
         Some(rate) => format!("Goodput of the load ({load}): {}.", format_bit_rate(rate)),
         None => format!("Load: {load}."),
     };
-    explanation.push_str(match (found.added_p50_ns < 0.0, found.load_goodput_bps) {
-        (true, _) => {
-            " The median is lower under load: the load keeps CPUs out of idle states, which hides the delay it adds. `--hold-latency` disables idle states in both runs."
-        }
-        (false, Some(_)) => {
-            " The added time is queueing (bufferbloat), and kernel time on both hosts."
-        }
-        (false, None) => " The added time is the wait of the threads for a CPU.",
-    });
+    let added_by = found.added_by.as_ref().and_then(|origin| origin.known());
+    if found.added_p50_ns < 0.0 {
+        explanation.push_str(
+            " The median is lower under load: the load keeps CPUs out of idle states, which hides the delay it adds. `--hold-latency` disables idle states in both runs.",
+        );
+    } else if let Some(origin) = added_by {
+        explanation.push_str(match origin {
+            AddedDelay::ProcessorWait => {
+                " The added time is the wait of the threads for a CPU, not a queue on the path."
+            }
+            AddedDelay::KernelWork => {
+                " The added time is work of the kernel and of the load's threads on this machine: over loopback no link has a queue."
+            }
+            AddedDelay::PathQueue => {
+                " The added time is queueing (bufferbloat), and kernel time on both hosts."
+            }
+        });
+    }
+    if let Some(wait) = found
+        .processor_wait_ns
+        .filter(|&wait| wait > 0.0 && found.added_p50_ns >= 0.0)
+    {
+        explanation.push_str(&format!(
+            " Threads waited {} a round trip longer for a CPU.",
+            format_small_time(wait)
+        ));
+    }
     if let Some(rate) = found.rate_per_second {
         explanation.push_str(&format!(
-            " Each flow sent {} requests per second in both runs; times count from the scheduled send time.",
+            " Each flow sent {} requests per second in both runs. These times count from the scheduled send time; those of each run, marked \"sent\", from the actual one.",
             format_count(rate)
         ));
     }
+    let from = match found.rate_per_second {
+        Some(_) => "rtt, scheduled",
+        None => "rtt, sent",
+    };
     Conclusion {
-        grid: Grid::new(&["rtt", "idle", "loaded", "added"], rows.into(), 1),
+        grid: Grid::new(&[from, "idle", "loaded", "added"], rows.into(), 1),
         explanation,
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn title(comparison: &Comparison) -> String {
 /// Returns the table of both sides with their descriptions.
 pub(crate) fn side_table(comparison: &Comparison) -> Grid {
     let mut headings = vec!["side", "description"];
-    headings.extend(&SIDE_HEADINGS[1..]);
+    headings.extend(&side_headings(comparison)[1..]);
     let with_label = |mut row: Vec<String>, side: &ComparisonSide| {
         row.insert(1, describe_side(side));
         row
@@ -44,8 +44,12 @@ pub(crate) fn side_table(comparison: &Comparison) -> Grid {
     }
 }
 
-/// Headings of the figures of a side.
-pub(crate) const SIDE_HEADINGS: [&str; 5] = ["side", "median", "95 % CI low", "high", "runs"];
+/// Returns the headings of the figures of a side.
+pub(crate) fn side_headings(comparison: &Comparison) -> [&'static str; 5] {
+    let runs = [&comparison.a, &comparison.b].map(|side| side.value.map_or(0, |value| value.runs));
+    let [low, high] = model::interval_headings(runs[0].min(runs[1]));
+    ["side", "median", low, high, "runs"]
+}
 
 /// Returns the letter of a side with the name that the user gave: `A (old)`.
 pub(crate) fn side_name(letter: &str, side: &ComparisonSide) -> String {
@@ -67,11 +71,12 @@ pub(crate) fn describe_side(side: &ComparisonSide) -> String {
 pub(crate) fn side_rows(comparison: &Comparison) -> [Vec<String>; 2] {
     let value = |value: f64| figure::format(&comparison.figure, value);
     let row = |letter: &str, side: &ComparisonSide| {
+        let [low, high] = model::format_bounds(side.value, value);
         vec![
             side_name(letter, side),
             model::or_unknown(side.value, |v| value(v.median)),
-            model::or_unknown(side.value, |v| value(v.low)),
-            model::or_unknown(side.value, |v| value(v.high)),
+            low,
+            high,
             model::or_unknown(side.value, |v| v.runs.to_string()),
         ]
     };

@@ -1,8 +1,8 @@
 //! Search for the highest rate: the result as a sentence, the trials as a table.
 
-use linerate_record::ids::SearchEnd;
-use linerate_record::run_set::RateSearchResult;
-use linerate_stats::units::{format_bit_rate, format_share};
+use linerate_record::ids::{SearchEnd, TrialFailure};
+use linerate_record::run_set::{RateSearchResult, RateSearchTrial};
+use linerate_stats::units::{count_of, format_bit_rate, format_precise_bit_rate, format_share};
 
 use crate::model::Grid;
 
@@ -32,17 +32,11 @@ pub(crate) fn trial_table(search: &RateSearchResult) -> Grid {
                 trial.number.to_string(),
                 trial
                     .intended_bps
-                    .map_or_else(|| "maximum".to_owned(), format_bit_rate),
-                format_bit_rate(trial.offered_bps),
-                format_bit_rate(trial.goodput_bps),
+                    .map_or_else(|| "maximum".to_owned(), format_precise_bit_rate),
+                format_precise_bit_rate(trial.offered_bps),
+                format_precise_bit_rate(trial.goodput_bps),
                 format_share(trial.loss_fraction),
-                match (trial.passed, trial.is_confirmation) {
-                    (true, true) => "confirms",
-                    (true, false) => "passes",
-                    (false, true) => "does not confirm",
-                    (false, false) => "fails",
-                }
-                .to_owned(),
+                describe_verdict(trial),
             ]
         })
         .collect();
@@ -52,6 +46,32 @@ pub(crate) fn trial_table(search: &RateSearchResult) -> Grid {
         rows,
         left_columns: 0,
     }
+}
+
+/// Describes the verdict on a trial with its reason: `fails: 12 datagrams lost`.
+pub(crate) fn describe_verdict(trial: &RateSearchTrial) -> String {
+    let verdict = match (trial.passed, trial.is_repeated, trial.is_confirmation) {
+        (true, _, true) => "confirms",
+        (true, _, false) => "passes",
+        (false, true, _) => "is repeated",
+        (false, false, true) => "does not confirm",
+        (false, false, false) => "fails",
+    };
+    let failure = trial.failure.as_ref().and_then(|failure| failure.known());
+    let reason = match (failure, trial.lost) {
+        (Some(TrialFailure::Loss), Some(lost)) => {
+            format!("{} lost", count_of(lost, "datagram"))
+        }
+        (Some(TrialFailure::Queue), _) => format!(
+            "{} arrived later than sent, so a queue fills",
+            format_share(
+                1.0 - trial.loss_fraction
+                    - trial.goodput_bps / trial.offered_bps.max(f64::MIN_POSITIVE)
+            )
+        ),
+        _ => return verdict.to_owned(),
+    };
+    format!("{verdict}: {reason}")
 }
 
 /// Describes the result: `48.1 Mb/s offered, 48.1 Mb/s received, 0 % lost, confirmed. 48.6 Mb/s

@@ -152,8 +152,7 @@ pub(crate) fn point_table(sweep: &Sweep) -> Option<Grid> {
             .map(|value| strip_control_characters(&value).into_owned())
             .collect();
         row.push(model::or_unknown(point.value, |v| value(v.median)));
-        row.push(model::or_unknown(point.value, |v| value(v.low)));
-        row.push(model::or_unknown(point.value, |v| value(v.high)));
+        row.extend(model::format_bounds(point.value, value));
         row.push(model::or_unknown(point.memory_bytes, format_memory));
         row.push(model::or_unknown(point.cpu_ns, format_nanos));
         row.push(if point.pareto { "*" } else { "" }.to_owned());

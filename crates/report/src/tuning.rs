@@ -123,6 +123,10 @@ pub(crate) fn explain_missing_proof(tuning: &Tuning) -> String {
         }
     });
     match &tuning.stopped_in {
+        None if tuning.memory_limit_bytes.is_some() => {
+            "No tested change within the limit of --under improved the goal by more than noise."
+                .to_owned()
+        }
         None => "No tested change improved the goal by more than noise.".to_owned(),
         Some(stage) => {
             let stage = match stage.known() {

@@ -17,6 +17,7 @@ use linerate_workload::worker::FlowOpening;
 use crate::dial::{SourceBinding, with_port};
 use crate::error::SessionError;
 use crate::flow_handle::flow_role;
+use crate::loss::MAX_SEGMENTS;
 use crate::setup::AgreedFlow;
 use crate::{dial, kernel_pacing, plan_checks};
 
@@ -61,6 +62,9 @@ pub fn resolve_plan(
             if let Some(count) = plan.pace.packets_per_second {
                 plan.rate_bps = Some(count.saturating_mul(plan.payload_bytes).saturating_mul(8));
             }
+            if let Some(datagrams) = max_datagrams_per_call(plan, max_payload) {
+                kernel_pacing::join_datagrams(plan, datagrams);
+            }
             // Paced datagrams leave one by one, or in bursts. A datagram above the MTU is
             // fragmented by IP, not split by GSO.
             let may_coalesce = match plan.pace.method {
@@ -90,6 +94,18 @@ pub fn resolve_plan(
         }
     }
     plan_checks::resolve_udp_offload(plan, Role::Client)
+}
+
+/// Returns the most datagrams of one send call; `None` where each needs a call of its own, and where
+/// only the server of another tool sends.
+fn max_datagrams_per_call(plan: &Plan, max_payload: u64) -> Option<u64> {
+    if plan.peer_protocol.is_some() && !plan.has_direction(Direction::Send) {
+        return None;
+    }
+    let offload = &plan.udp_offload;
+    let may_split = !offload.requested || offload.gso == Some(true);
+    let fits = may_split && plan.batch.is_none() && plan.payload_bytes <= max_payload;
+    fits.then(|| MAX_SEGMENTS.min(MAX_DATAGRAM_BYTES / plan.payload_bytes.max(1)))
 }
 
 /// Returns the largest UDP payload in bytes that fits one packet on the path to `server`.
@@ -207,4 +223,38 @@ pub(super) fn apply_reply(plan: &mut Plan, accept: &Accept) -> Result<(), &'stat
     }
     *plan = expected;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use linerate_record::plan::RunKind;
+
+    use super::*;
+
+    #[test]
+    fn one_call_carries_datagrams_of_our_own_sender() {
+        const MAX_PAYLOAD: u64 = 1_472;
+        let iperf3 = Some("iperf3");
+        for (payload, peer, direction, gso, datagrams) in [
+            (1_472, None, Direction::Send, None, Some(44)),
+            (1_472, None, Direction::Receive, None, Some(44)),
+            (64, None, Direction::Send, None, Some(MAX_SEGMENTS)),
+            (1_473, None, Direction::Send, None, None),
+            (1_472, iperf3, Direction::Send, None, Some(44)),
+            (1_472, iperf3, Direction::Receive, None, None),
+            (1_472, None, Direction::Send, Some(true), Some(44)),
+            (1_472, None, Direction::Send, Some(false), None),
+        ] {
+            let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
+            plan.payload_bytes = payload;
+            plan.peer_protocol = peer.map(str::to_owned);
+            plan.directions = vec![direction];
+            (plan.udp_offload.gso, plan.udp_offload.requested) = (gso, gso.is_some());
+            assert_eq!(
+                max_datagrams_per_call(&plan, MAX_PAYLOAD),
+                datagrams,
+                "{payload} {peer:?} {direction:?} {gso:?}"
+            );
+        }
+    }
 }

@@ -477,6 +477,8 @@ impl RunState<'_> {
         self.watch_send_queue(now);
         self.check_stall(now)?;
         self.wake_sleepers(now);
+        self.thread_costs
+            .sample_cpus(&self.coordinator.ready.workers, now);
         self.emit_ready_intervals();
         Ok(())
     }

@@ -1,12 +1,12 @@
-//! Kernel pacing: how a sender's rate is kept (user space, socket rate, departure times), and
-//! whether the interface's qdisc honours it.
+//! Pacing of a sender: how its rate is kept (user space, socket rate, departure times), whether the
+//! interface's qdisc honours it, and the datagrams of one call.
 
 use std::net::{IpAddr, SocketAddr};
 
 use linerate_host::netlink;
 use linerate_record::facts::HostFacts;
 use linerate_record::ids::CaveatId;
-use linerate_record::pace::PacingMethod;
+use linerate_record::pace::{PaceBurst, PacingMethod};
 use linerate_record::plan::{Plan, TransportProtocol};
 use linerate_record::record::Caveat;
 use linerate_stats::size_costs;
@@ -18,6 +18,28 @@ use crate::dial;
 use crate::dial::SourceBinding;
 use crate::error::SessionError;
 use crate::plan_checks::probe_socket;
+
+/// Datagrams per second of a flow above which they are joined: one by one a sender reaches about
+/// 200,000, and less with a clock read before each.
+const JOIN_ABOVE_PER_SECOND: u64 = 100_000;
+
+/// Bursts per second, unless one call carries less: a burst takes 0.1 ms of the rate, less than the
+/// lateness that sleeping threads make up for.
+const BURSTS_PER_SECOND: u64 = 10_000;
+
+/// Joins datagrams in bursts of one call, where one datagram a call cannot reach the rate.
+/// `max_datagrams`: most datagrams of one call.
+pub fn join_datagrams(plan: &mut Plan, max_datagrams: u64) {
+    let Some(rate) = plan.rate_bps else { return };
+    if plan.pace.method != PacingMethod::User || plan.pace.burst.is_some() {
+        return;
+    }
+    let per_second = rate / (8 * plan.payload_bytes.max(1));
+    let datagrams = per_second.div_ceil(BURSTS_PER_SECOND).min(max_datagrams);
+    if per_second > JOIN_ABOVE_PER_SECOND && datagrams > 1 {
+        plan.pace.burst = Some(PaceBurst::Payloads(datagrams));
+    }
+}
 
 /// Returns the bytes that a qdisc counts for a datagram: each IP fragment has its own headers.
 fn wire_bytes(payload: u64, mtu: u64, ipv6: bool) -> u64 {
@@ -197,6 +219,45 @@ mod tests {
         plan.rate_bps = Some(8_000_000);
         plan.pace.method = by;
         plan
+    }
+
+    #[test]
+    fn datagrams_of_high_rates_are_joined() {
+        const GBPS: u64 = 1_000_000_000;
+        for (rate, payload, max_datagrams, burst) in [
+            // 84,918 and 169,837 datagrams per second.
+            (GBPS, 1_472, 44, None),
+            (2 * GBPS, 1_472, 44, Some(17)),
+            (10 * GBPS, 1_472, 44, Some(44)),
+            // All that one call carries.
+            (95 * GBPS, 1_472, 44, Some(44)),
+            (GBPS, 64, 128, Some(128)),
+            // Loopback and jumbo frames: one datagram is the largest call.
+            (95 * GBPS, 65_507, 1, None),
+            (20 * GBPS, 8_972, 7, Some(7)),
+        ] {
+            let mut plan = plan(TransportProtocol::Udp, PacingMethod::User);
+            (plan.rate_bps, plan.payload_bytes) = (Some(rate), payload);
+            join_datagrams(&mut plan, max_datagrams);
+            let context = format!("{rate} bit/s of {payload} B");
+            assert_eq!(plan.pace.burst, burst.map(PaceBurst::Payloads), "{context}");
+            let burst_ns = plan.pace.burst_bytes(payload) * 8 * GBPS / rate;
+            assert!(
+                burst.is_none() || burst_ns <= 110_000,
+                "{context}: {burst_ns}"
+            );
+        }
+        // Requested bursts, and those of the kernel, stay.
+        let mut requested = plan(TransportProtocol::Udp, PacingMethod::User);
+        (requested.rate_bps, requested.pace.burst) =
+            (Some(95 * GBPS), Some(PaceBurst::Payloads(1)));
+        let mut kernel = plan(TransportProtocol::Udp, PacingMethod::Socket);
+        kernel.rate_bps = Some(95 * GBPS);
+        for mut plan in [requested, kernel] {
+            let before = plan.pace.clone();
+            join_datagrams(&mut plan, 44);
+            assert_eq!(plan.pace, before);
+        }
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! (binary search with loss verification). Occasional losses that have nothing to do with the rate
 //! must not halve the result.
 
-use linerate_record::ids::SearchEnd;
+use linerate_record::ids::{SearchEnd, TrialFailure};
 
 /// Goal and limits of one search.
 #[derive(Clone, Copy, Debug)]
@@ -47,13 +47,26 @@ pub struct RateTrialResult {
 }
 
 impl RateTrialResult {
-    /// Returns whether the loss is within the limit and the datagrams arrived as fast as they left.
-    /// A lower receive rate means that a queue is filling, which overflows in a longer trial.
+    /// Returns the reason why a trial did not pass: a loss above the limit, or datagrams that arrived
+    /// more slowly than they left. A queue is filling then, which overflows in a longer trial.
     #[must_use]
-    pub fn passes(&self, loss_limit: f64) -> bool {
+    pub fn failure(&self, loss_limit: f64) -> Option<TrialFailure> {
         let queued = 1.0 - self.loss - self.received_bps / self.offered_bps.max(f64::MIN_POSITIVE);
-        self.loss <= loss_limit && queued <= MAX_QUEUED_FRACTION
+        if self.loss > loss_limit {
+            Some(TrialFailure::Loss)
+        } else {
+            (queued > MAX_QUEUED_FRACTION).then_some(TrialFailure::Queue)
+        }
     }
+}
+
+/// Verdict on a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrialVerdict {
+    Passed,
+    Failed(TrialFailure),
+    /// Failed in a way that chance can explain: the next trial has the same load.
+    Repeated(TrialFailure),
 }
 
 /// Next step of a search.
@@ -167,22 +180,31 @@ impl MaxRateSearch {
         })
     }
 
-    /// Records the result of the trial that [`Self::next`] returned.
-    pub fn record(&mut self, result: RateTrialResult) {
+    /// Sets the lowest rate that is tried, once the size of the datagrams is known.
+    pub fn set_floor_bps(&mut self, floor_bps: f64) {
+        self.options.floor_bps = floor_bps;
+    }
+
+    /// Records the result of the trial that [`Self::next`] returned, and returns its verdict.
+    pub fn record(&mut self, result: RateTrialResult) -> TrialVerdict {
         self.trials_done += 1;
-        let passed = result.passes(self.options.max_loss);
+        let failure = result.failure(self.options.max_loss);
+        let passed = failure.is_none();
         // A stall can explain the loss of at most the datagrams of its burst.
         let chance_loss = SMALL_LOSS
             .max(2.0 * self.options.max_loss)
             .max(self.options.max_loss + result.stall_burst);
-        if !passed && result.loss <= chance_loss && self.phase != RateSearchPhase::Unlimited {
+        if let Some(failure) = failure
+            && (result.loss <= chance_loss || self.has_stalled(result))
+            && self.phase != RateSearchPhase::Unlimited
+        {
             self.failures += 1;
             let max_failures = match self.phase {
                 RateSearchPhase::Confirm => CONFIRM_TRIALS,
                 _ => SMALL_LOSS_TRIALS,
             };
             if self.failures < max_failures {
-                return;
+                return TrialVerdict::Repeated(failure);
             }
         }
         self.failures = 0;
@@ -192,6 +214,7 @@ impl MaxRateSearch {
             RateSearchPhase::Confirm => self.record_confirmation(passed, result),
             RateSearchPhase::Done(_) => {}
         }
+        failure.map_or(TrialVerdict::Passed, TrialVerdict::Failed)
     }
 
     fn record_unlimited(&mut self, passed: bool, result: RateTrialResult) {
@@ -215,7 +238,7 @@ impl MaxRateSearch {
             self.lower_high(intended_bps);
             self.is_sender_limited = true;
         }
-        let tried = if result.load_met {
+        let tried = if result.load_met || (!passed && self.has_stalled(result)) {
             intended_bps
         } else {
             result.offered_bps.min(intended_bps)
@@ -276,6 +299,12 @@ impl MaxRateSearch {
                 self.step_down(rate);
             }
         }
+    }
+
+    /// Returns whether the sender stood still for a part of a trial: it offered less than a load that
+    /// passed. The rest left in bursts, so its loss says nothing about lower loads.
+    fn has_stalled(&self, result: RateTrialResult) -> bool {
+        !result.load_met && self.low_bps.is_some_and(|low| result.offered_bps < low)
     }
 
     /// Returns whether the bounds are within the resolution.
@@ -534,6 +563,67 @@ mod tests {
         search.record(result(0.0));
         search.record(result(0.5));
         assert!(matches!(search.next(), RateSearchStep::Try(trial) if !trial.is_confirmation));
+    }
+
+    #[test]
+    fn each_verdict_has_its_reason() {
+        let result = |loss, received| RateTrialResult {
+            offered_bps: 1e9,
+            received_bps: received * 1e9,
+            loss,
+            load_met: true,
+            stall_burst: 0.0,
+        };
+        let mut search = MaxRateSearch::new(OPTIONS);
+        // The first trial is not repeated: it has no rate that could be tried again.
+        for (loss, received, verdict) in [
+            (0.005, 0.995, TrialVerdict::Failed(TrialFailure::Loss)),
+            (1e-6, 1.0, TrialVerdict::Repeated(TrialFailure::Loss)),
+            (0.0, 0.9, TrialVerdict::Repeated(TrialFailure::Queue)),
+            (1e-6, 0.9, TrialVerdict::Failed(TrialFailure::Loss)),
+            (0.0, 0.98, TrialVerdict::Passed),
+            (0.5, 0.5, TrialVerdict::Failed(TrialFailure::Loss)),
+        ] {
+            assert_eq!(
+                search.record(result(loss, received)),
+                verdict,
+                "{loss} {received}"
+            );
+        }
+    }
+
+    /// A busy machine may stop the sender for most of a trial. What it then offered is far below a
+    /// load that passed.
+    #[test]
+    fn a_stalled_trial_does_not_undo_a_pass() {
+        let result = |offered_bps: f64, loss: f64, load_met| RateTrialResult {
+            offered_bps,
+            received_bps: offered_bps * (1.0 - loss),
+            loss,
+            load_met,
+            stall_burst: 0.0,
+        };
+        let mut search = MaxRateSearch::new(OPTIONS);
+        search.record(result(10e9, 0.6, true));
+        let intended = |search: &MaxRateSearch| match search.next() {
+            RateSearchStep::Try(trial) => trial.intended_bps.unwrap(),
+            RateSearchStep::Done(found) => panic!("{found:?}"),
+        };
+        let passed = intended(&search);
+        search.record(result(passed, 0.0, true));
+        let stalled_at = intended(&search);
+        assert!(stalled_at > passed);
+        let stalled = result(0.6e9, 0.5, false);
+        for verdict in [
+            TrialVerdict::Repeated(TrialFailure::Loss),
+            TrialVerdict::Repeated(TrialFailure::Loss),
+            TrialVerdict::Failed(TrialFailure::Loss),
+        ] {
+            assert_eq!(intended(&search), stalled_at);
+            assert_eq!(search.record(stalled), verdict);
+        }
+        let next = intended(&search);
+        assert!((passed..stalled_at).contains(&next), "{next}");
     }
 
     #[test]

@@ -163,6 +163,24 @@ impl ThreadPlan {
     }
 }
 
+/// Returns the wait mode of threads that sleep: blocking calls, or epoll where a thread has several
+/// flows.
+#[must_use]
+pub fn sleeping_wait(plan: &Plan) -> WaitMode {
+    let streams = plan.streams as usize;
+    let threads = match &plan.threads {
+        Some(threads) => threads.client.min(threads.server) as usize,
+        None => {
+            let cpus = count_usable_cpus();
+            wait_policy::choose_threads(plan.kind, None, streams, cpus, false)
+        }
+    };
+    match threads < streams {
+        true => WaitMode::Epoll,
+        false => WaitMode::Block,
+    }
+}
+
 /// Returns the number of CPUs that a quota permits to be busy at the same time, at least one.
 fn within_quota(cpus: usize, quota: Option<f64>) -> usize {
     // Rounded up: a part of a CPU is enough for a thread that sleeps at times.
@@ -277,6 +295,22 @@ mod tests {
             let next = next_of(server, protocol);
             assert!(next.ends_with(&suffix), "{next}");
         }
+    }
+
+    #[test]
+    fn sleeping_threads_block_unless_they_share() {
+        let mut plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
+        assert_eq!(sleeping_wait(&plan), WaitMode::Block);
+        plan.streams = 5;
+        for (threads, wait) in [(5, WaitMode::Block), (2, WaitMode::Epoll)] {
+            plan.threads = Some(PerEnd {
+                client: 5,
+                server: threads,
+            });
+            assert_eq!(sleeping_wait(&plan), wait, "{threads}");
+        }
+        (plan.threads, plan.streams) = (None, 100_000);
+        assert_eq!(sleeping_wait(&plan), WaitMode::Epoll);
     }
 
     #[test]

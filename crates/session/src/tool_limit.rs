@@ -37,14 +37,10 @@ pub fn limit_warnings(
     ends: &[EndCpuCost<'_>],
     directions: &[DirectionFigures],
 ) -> Vec<Caveat> {
-    if plan.kind != RunKind::Throughput {
-        return Vec::new();
-    }
     let saturated = (plan.directions.iter())
+        .filter(|_| plan.kind == RunKind::Throughput)
         .filter_map(|&direction| saturated_sender(plan, ends, directions, direction));
-    let mut caveats: Vec<_> = saturated.collect();
-    caveats.extend(shared_core(ends));
-    caveats
+    saturated.chain(shared_core(ends)).collect()
 }
 
 fn threads_of<'a>(
@@ -235,6 +231,15 @@ mod tests {
             [CaveatId::CoreShared]
         );
         assert!(warning_ids(sender(), thread(FlowEnd::Receiver, 500, 0, 0), none).is_empty());
+        // Round trips too: their requests wait where the responding thread runs.
+        let round_trips = |plan: &mut Plan| plan.kind = RunKind::Latency;
+        assert_eq!(
+            warning_ids(sender(), thread(FlowEnd::Receiver, 500, 0, 1), round_trips),
+            [CaveatId::CoreShared]
+        );
+        let busy = thread(FlowEnd::Sender, 995, 0, 0);
+        let receiver = thread(FlowEnd::Receiver, 500, 0, 1);
+        assert!(warning_ids(busy, receiver, round_trips).is_empty());
         let calm = thread(FlowEnd::Sender, 600, 10, 1);
         assert!(warning_ids(calm, thread(FlowEnd::Receiver, 500, 10, 1), none).is_empty());
     }

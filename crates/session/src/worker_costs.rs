@@ -17,6 +17,8 @@ pub struct WorkerCosts {
     workers: Vec<WorkerSamples>,
     /// Costs of threads that have ended.
     finished_costs: Vec<ThreadCost>,
+    /// Time of the last sample of the CPUs.
+    cpus_sampled_ns: Nanos,
     /// Reason why cycles and instructions are missing.
     uncounted_reason: Option<String>,
 }
@@ -34,6 +36,9 @@ struct WorkerSamples {
     at_end: Option<(SchedStats, Nanos)>,
     cpus: BTreeSet<u32>,
 }
+
+/// Shortest time between two samples of the threads' CPUs: reading one takes some 10 us.
+const CPU_SAMPLE_INTERVAL_NS: Nanos = 250_000_000;
 
 impl WorkerCosts {
     /// Samples the threads before their start. Threads beyond [`MAX_LISTED_THREADS`] are not
@@ -56,7 +61,25 @@ impl WorkerCosts {
         });
         Self {
             workers: samples.collect(),
+            // Threads may still move to another CPU at their start.
+            cpus_sampled_ns: start_ns,
             ..Self::default()
+        }
+    }
+
+    /// Samples the CPUs of the threads, unless the last sample is recent. Runs without intervals have
+    /// no other samples.
+    pub fn sample_cpus(&mut self, handles: &[WorkerHandle], now: Nanos) {
+        if now < self.cpus_sampled_ns + CPU_SAMPLE_INTERVAL_NS {
+            return;
+        }
+        self.cpus_sampled_ns = now;
+        let running = self.workers.iter_mut().zip(handles);
+        for (samples, handle) in running.filter(|(_, handle)| !handle.is_finished()) {
+            // Threads that are not listed have no statistics.
+            if let (Some(_), Some(id)) = (samples.at_start, handle.thread_id()) {
+                samples.cpus.extend(last_processor(id));
+            }
         }
     }
 
@@ -83,7 +106,6 @@ impl WorkerCosts {
                     let Some(scheduled) = SchedStats::read(id) else {
                         continue;
                     };
-                    samples.cpus.extend(last_processor(id));
                     (scheduled, now)
                 }
                 (None, None) => continue,
@@ -112,6 +134,7 @@ impl WorkerCosts {
         let Some(samples) = self.workers.get_mut(index) else {
             return;
         };
+        samples.cpus.extend(results.cpu);
         samples.at_end = results.scheduled.map(|s| (s, results.ended_ns));
         let wall_ns = results.ended_ns.saturating_sub(samples.started_ns);
         let runnable_ns = (results.scheduled.zip(samples.at_start))

@@ -264,14 +264,31 @@ fn format_three_digits(value: f64) -> String {
 /// Formats a bit rate with an SI prefix: `9.41 Gb/s`.
 #[must_use]
 pub fn format_bit_rate(bits_per_second: f64) -> String {
-    let (value, unit) = match bits_per_second {
+    let (value, unit) = with_bit_rate_unit(bits_per_second);
+    format!("{} {unit}", format_three_digits(value))
+}
+
+/// Formats a bit rate as [`format_bit_rate`] does, with two digits more: steps of a search differ by
+/// less than its noise.
+#[must_use]
+pub fn format_precise_bit_rate(bits_per_second: f64) -> String {
+    let (value, unit) = with_bit_rate_unit(bits_per_second);
+    let digits = match value.abs() {
+        v if v >= 99.95 => 2,
+        v if v >= 9.995 => 3,
+        _ => 4,
+    };
+    format!("{value:.digits$} {unit}")
+}
+
+fn with_bit_rate_unit(bits_per_second: f64) -> (f64, &'static str) {
+    match bits_per_second {
         v if v >= 999.5e9 => (v / 1e12, "Tb/s"),
         v if v >= 999.5e6 => (v / 1e9, "Gb/s"),
         v if v >= 999.5e3 => (v / 1e6, "Mb/s"),
         v if v >= 999.5 => (v / 1e3, "kb/s"),
         v => (v, "b/s"),
-    };
-    format!("{} {unit}", format_three_digits(value))
+    }
 }
 
 /// Formats a size: `64 KiB` if exact, else three digits: `1.43 GiB`.

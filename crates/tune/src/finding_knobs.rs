@@ -225,6 +225,7 @@ mod tests {
             command: None,
             tried: Vec::new(),
             gain: None,
+            gain_is_estimate: false,
             gain_formula: None,
         }
     }

@@ -197,6 +197,8 @@ pub struct WorkerResults {
     /// Scheduler statistics of the thread at its end.
     pub scheduled: Option<SchedStats>,
     pub ended_ns: Nanos,
+    /// CPU that it ran on last.
+    pub cpu: Option<u32>,
     /// Socket calls from the start on.
     pub attempts: Option<CallAttempts>,
     /// Cycles and instructions from the start on, or the reason why they are missing.
@@ -483,6 +485,7 @@ fn run_on_transport<T: WorkerTransport>(
         usage,
         scheduled: SchedStats::read(ThreadId::current()),
         ended_ns,
+        cpu: Some(cpu::current()),
         attempts,
         cycles: counted.map(|(now, before)| {
             let (now, before) = (now?, before?);

@@ -14,7 +14,7 @@ fn assert_demo(test_dir: &TestDir, output: &FinishedCommand, dir: &str) -> Value
     assert!((7..=8).contains(&count), "{output:?}");
     let remedied = runs.iter().filter(|run| {
         let label = run["label"].as_str().unwrap_or_default();
-        label.starts_with("TCP, sending, ") && run["plan"]["congestion_control_requested"] == true
+        label.starts_with("TCP, ") && run["plan"]["congestion_control_requested"] == true
     });
     assert!(count == 7 || remedied.count() == 1, "{output:?}");
     runs.iter().for_each(assert_valid_record);

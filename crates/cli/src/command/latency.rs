@@ -115,8 +115,8 @@ fn costs_by_size(runs: &[Record]) -> SetResult {
         notes.push("costs need responses at two sizes at least".to_owned());
     } else if points.iter().any(|point| point.medians.len() < 3) {
         notes.push(
-            "a run with fewer than three intervals has one median, so the error of the costs is \
-             unknown; use a longer -t or a shorter -i"
+            "a run with fewer than three intervals does not show the error of its median, which \
+             weights it in the fit; use a longer -t or a shorter -i"
                 .to_owned(),
         );
     }
@@ -393,6 +393,10 @@ fn compare_with_idle(runs: &[Record], load: BackgroundLoad) -> SetResult {
     let under_load = (rtt(IDLE).zip(rtt(LOADED))).map(|(idle, loaded)| LatencyUnderLoad {
         rate_per_second: rate,
         ..LatencyUnderLoad::compare(load.to_string(), idle, loaded, goodput)
+    });
+    let under_load = under_load.map(|found| match labelled(IDLE).zip(labelled(LOADED)) {
+        Some((idle, loaded)) => found.attribute(idle, loaded),
+        None => found,
     });
     SetResult {
         under_load,

@@ -6,11 +6,14 @@ use linerate_interop::run_client;
 use linerate_record::event::{Event, EventKind};
 use linerate_record::exit_codes;
 use linerate_record::ids::{CaveatId, SearchEnd};
-use linerate_record::pace::PaceBurst;
-use linerate_record::plan::{Plan, RunKind};
+use linerate_record::plan::{PerEnd, Plan, RunKind, WaitMode};
 use linerate_record::record::{Caveat, DirectionFigures, Record, Summary, new_id};
 use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet, SET_SCHEMA, SetResult};
-use linerate_session::rate_search::{MaxRateSearch, RateSearchStep, RateTrial, RateTrialResult};
+use linerate_record::stack::STACK_NAME;
+use linerate_session::rate_search::{
+    MaxRateSearch, RateSearchStep, RateTrial, RateTrialResult, TrialVerdict,
+};
+use linerate_session::thread_plan::sleeping_wait;
 use linerate_stats::units::{format_bit_rate, format_share};
 
 use super::measure::{judge_expectations, server_ended_failure, stop_on_signals};
@@ -22,13 +25,6 @@ use crate::plan::SearchPlan;
 use crate::port_devices::PortDevices;
 use crate::ui_update::{SeriesPart, UiUpdate};
 use crate::{lab_network, live, plan};
-
-/// Datagrams per second of a flow above which they are sent in bursts: one by one, a sender reaches
-/// about 200,000, and less with a clock read before each.
-const BURST_ABOVE_PPS: f64 = 100_000.0;
-
-/// Time between such bursts.
-const BURST_INTERVAL_S: f64 = 100e-6;
 
 /// Lateness of a send that may have overflowed a queue with the burst after it.
 const STALL_NS: u64 = 1_000_000;
@@ -134,11 +130,11 @@ fn run_trials(
         trials: Vec::new(),
         failure: None,
     };
-    for number in 1.. {
-        let RateSearchStep::Try(trial_request) = state.search.next() else {
-            break;
-        };
+    let mut wait = common_wait(&search_plan.measurement.client.plan);
+    let mut number = 1;
+    while let RateSearchStep::Try(trial_request) = state.search.next() {
         let mut client = search_plan.measurement.client.clone();
+        client.plan.wait.clone_from(&wait);
         set_trial_plan(&mut client.plan, search_plan, trial_request);
         let emit = |what| {
             events.send(Event {
@@ -167,7 +163,14 @@ fn run_trials(
         let (mut record, failure) = match outcome {
             Ok((record, failure)) => (record, failure.map(CommandFailure::from)),
             Err(error) => {
-                state.failure = Some(error.into());
+                let failure = CommandFailure::from(error);
+                let is_default = search_plan.measurement.client.plan.wait.is_none();
+                if is_default && wait.is_some() && failure.problem.object == "--wait" {
+                    // A server on a user-space stack waits in one way only.
+                    wait = None;
+                    continue;
+                }
+                state.failure = Some(failure);
                 break;
             }
         };
@@ -183,13 +186,25 @@ fn run_trials(
         let is_over = record.interrupted || state.failure.is_some() || stop.is_set();
         let result = trial_result(&record).filter(|_| !is_over);
         if let Some(result) = result {
+            // The path has decided the size of the datagrams.
+            state
+                .search
+                .set_floor_bps(search_plan.floor_bps(record.plan.payload_bytes));
+            let (failure, is_repeated) = match state.search.record(result) {
+                TrialVerdict::Passed => (None, false),
+                TrialVerdict::Failed(failure) => (Some(failure.into()), false),
+                TrialVerdict::Repeated(failure) => (Some(failure.into()), true),
+            };
             let trial = RateSearchTrial {
                 number,
                 intended_bps: trial_request.intended_bps,
                 offered_bps: result.offered_bps,
                 goodput_bps: result.received_bps,
                 loss_fraction: result.loss,
-                passed: result.passes(search_plan.options.max_loss),
+                passed: failure.is_none(),
+                failure,
+                is_repeated,
+                lost: record.summary.lost,
                 is_confirmation: trial_request.is_confirmation,
                 record: record.id.clone(),
             };
@@ -197,14 +212,23 @@ fn run_trials(
                 trial: Box::new(trial.clone()),
             });
             state.trials.push(trial);
-            state.search.record(result);
         }
         state.runs.push(record);
         if result.is_none() {
             break;
         }
+        number += 1;
     }
     state
+}
+
+/// Returns the wait modes of all trials. By default a receiver spins in the first one, which has no
+/// rate, and sleeps in the others; the result is for runs with a rate, so it sleeps in all of them.
+/// `None`: the user-space stack decides.
+fn common_wait(plan: &Plan) -> Option<PerEnd<WaitMode>> {
+    let sleeps = plan.stack.client != STACK_NAME;
+    let default_wait = || sleeps.then(|| PerEnd::same(sleeping_wait(plan)));
+    plan.wait.clone().or_else(default_wait)
 }
 
 /// Returns the rate of a trial as text.
@@ -225,18 +249,6 @@ fn set_trial_plan(plan: &mut Plan, search_plan: &SearchPlan, trial_request: Rate
     };
     let each = rate / f64::from(plan.streams);
     plan.rate_bps = Some((each as u64).max(1));
-    // Small datagrams at a high rate cannot be sent one by one: those of 100 us are sent as one
-    // burst. An undecided payload size counts as a full Ethernet packet.
-    let payload = match plan.payload_bytes {
-        0 => 1_472,
-        bytes => bytes,
-    };
-    let per_second = each / 8.0 / payload as f64;
-    let allows_bursts = !plan.udp_offload.requested || plan.udp_offload.gso == Some(true);
-    if allows_bursts && per_second > BURST_ABOVE_PPS {
-        let count = (per_second * BURST_INTERVAL_S).ceil();
-        plan.pace.burst = Some(PaceBurst::Payloads(count as u64));
-    }
 }
 
 /// Returns the result of a trial for the search; `None` if figures are missing.

@@ -19,6 +19,14 @@ pub struct SearchPlan {
     pub confirmation_ns: u64,
 }
 
+impl SearchPlan {
+    /// Returns the lowest rate that is tried with datagrams of this size, in bits per second.
+    pub fn floor_bps(&self, payload_bytes: u64) -> f64 {
+        let trial_s = self.trial_ns as f64 / 1e9;
+        MIN_DATAGRAMS * payload_bytes.max(1) as f64 * 8.0 / trial_s
+    }
+}
+
 /// Maximum number of trials: three times the number that a steady network needs.
 const MAX_TRIALS: u32 = 60;
 
@@ -91,13 +99,13 @@ pub fn plan_search(args: &ThroughputArgs) -> Result<SearchPlan, CommandFailure> 
         return reject("--resolution", "out of range", "give 0.01% to 50%");
     }
     let measurement = plan_throughput(args)?;
-    let payload = measurement.client.plan.payload_bytes.max(64) as f64;
     Ok(SearchPlan {
         options: rate_search::RateSearchOptions {
             max_loss: loss,
             resolution,
             max_trials: MAX_TRIALS,
-            floor_bps: MIN_DATAGRAMS * payload * 8.0 / trial.as_secs_f64(),
+            // Set after the first trial, which has the size of the datagrams.
+            floor_bps: 0.0,
         },
         measurement,
         trial_ns: nanos(trial),

@@ -182,8 +182,8 @@ fn set_batch(plan: &mut Plan, args: &ThroughputArgs, batch: u32) -> Result<(), C
     if plan.rate_bps.is_some() {
         return reject(
             "--batch with -b",
-            "paced datagrams are sent one by one",
-            "leave one of them out",
+            "a rate decides how many datagrams leave together",
+            "leave --batch out, or give that number: -b RATE/COUNT",
         );
     }
     if args

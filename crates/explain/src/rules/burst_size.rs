@@ -90,7 +90,8 @@ impl Rule for BurstSize {
                 format!("`forward`: a poll costs as much as {POLL_COST_FRAMES} frames."),
             ],
             remedy: vec![
-                "Send single datagrams (`-b RATE`), or provide a queue that holds a burst.".into(),
+                "Send single datagrams (`-b RATE/1`), or provide a queue that holds a burst."
+                    .into(),
                 "`forward`: use `--burst 32`.".into(),
             ],
             wrong_when: vec![
@@ -144,7 +145,7 @@ impl BurstSize {
             .remedy("move more frames per poll")
             .command(run.rerun_command("--burst 32"))
             .tried(Some(format!("--burst {}", plan.burst)))
-            .gain(
+            .estimated_gain(
                 Some((1.0 + POLL_COST_FRAMES / burst) / (1.0 + POLL_COST_FRAMES / 32.0)),
                 "a frame costs 1 + 2 / burst (docs/method/defaults.md)",
             )
@@ -235,7 +236,8 @@ impl BurstSize {
                 "send single datagrams at that rate, or enlarge the queue that drops them to hold \
                  a burst",
             )
-            .command(run.rerun_command(&format!("-b {}", format_rate_option(rate as f64))))
+            // A high rate alone has bursts by default.
+            .command(run.rerun_command(&format!("-b {}/1", format_rate_option(rate as f64))))
             .gain(Some(1.0 / (1.0 - lost).max(0.01)), "1 / (1 - share lost)")
             .build()
     }

@@ -302,8 +302,8 @@ impl CongestionControl {
                     .congestion_control_requested
                     .then(|| format!("-C {control}")),
             )
-            .gain(
-                super::within_headroom(direction, MAX_SPEEDUP),
+            .estimated_gain(
+                super::rate_headroom(direction).map(|most| most.min(MAX_SPEEDUP)),
                 "earlier tests, not this run: 2.5 to 6 on veth and loopback, without pacing in \
                  place of bbr without fq",
             )

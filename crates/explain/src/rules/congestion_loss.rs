@@ -216,7 +216,7 @@ impl CongestionLoss {
                 }
                 _ => run.rerun_command(&format!("-b {}", format_rate_option(each))),
             })
-            .gain(
+            .estimated_gain(
                 (!full).then_some(std::f64::consts::SQRT_2),
                 "Mathis: MSS / RTT * 1.22 / sqrt(loss); half the loss gives sqrt(2)",
             );

@@ -406,7 +406,7 @@ impl DelayedAck {
                 direction.receiver.as_str()
             ))
             .command(command)
-            .gain(gain, formula)
+            .estimated_gain(gain, formula)
             .build()
     }
 
@@ -474,7 +474,7 @@ impl DelayedAck {
                     "tcp.send_buffer",
                     &format!("{}K", message_bytes >> 10),
                 ))
-                .gain(
+                .estimated_gain(
                     Some((p50 / path.max(1.0)).min(MAX_RESPONSE_GAIN)),
                     "p50 over the path's round-trip time",
                 )
@@ -491,7 +491,7 @@ impl DelayedAck {
             false => builder,
         };
         builder
-            .gain(
+            .estimated_gain(
                 Some((p50 / path.max(1.0)).min(MAX_RESPONSE_GAIN)),
                 "p50 over the path's round-trip time",
             )

@@ -277,7 +277,7 @@ impl GsoSize {
                 }
             })
             .command(command)
-            .gain(
+            .estimated_gain(
                 Some(relative_byte_time(largest) / relative_byte_time(aim)),
                 "time per byte = a + b / packet size, with a and b from runs of 64 KiB and 512 \
                  KiB on veth",

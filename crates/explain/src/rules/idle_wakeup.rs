@@ -251,7 +251,7 @@ impl IdleWakeup {
                 true => run.rerun_command("--wait spin"),
             })
             .tried(no_halt.then(|| "--hold-latency".to_owned()))
-            .gain(
+            .estimated_gain(
                 Some(1.0 / (1.0 - share)),
                 "p50 / (p50 - time that idle states add to the wake-ups)",
             )
@@ -336,7 +336,7 @@ impl IdleWakeup {
             )
             .remedy("keep the CPUs out of idle states, or let the receiver spin")
             .command(run.rerun_command("--hold-latency"))
-            .gain(
+            .estimated_gain(
                 Some(1.0 / (1.0 - share).max(0.1)),
                 "Amdahl: 1 / (1 - share of the time spent waking up)",
             )

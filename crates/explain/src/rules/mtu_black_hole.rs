@@ -342,8 +342,8 @@ impl MtuBlackHole {
                 direction.sender,
                 &format!("ethtool -K {} tso off gso off", sends.name),
             ))
-            .gain(
-                super::headroom(direction).map(|most| most.min(100.0)),
+            .estimated_gain(
+                super::rate_headroom(direction).map(|most| most.min(100.0)),
                 "earlier tests, not this run: small segments had 100 times the rate on veth",
             )
             .build()
@@ -413,7 +413,7 @@ impl MtuBlackHole {
                  then limit the user-space stack's MTU",
             )
             .command(run.rerun_with_key(direction.sender, "mtu", mtu))
-            .gain(
+            .estimated_gain(
                 Some(1.0 / (1.0 - share.min(MAX_PARTIAL_COST))),
                 "1 / (1 - share of the time waiting for timeouts)",
             )

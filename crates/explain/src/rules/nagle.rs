@@ -133,7 +133,7 @@ impl Nagle {
                 true => run.rerun_with_key(role, "tcp.nagle", "off"),
                 false => run.rerun_command("-N"),
             })
-            .gain(
+            .estimated_gain(
                 within_headroom(direction, stall_ns / tcp.min_rtt_ns.max(1.0)),
                 format!("time per transfer over the minimum round-trip time, at most {HEADROOM_FORMULA}"),
             )

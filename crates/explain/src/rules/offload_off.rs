@@ -303,7 +303,7 @@ impl OffloadOff {
                     required_options(run.interface(role)?, short)
                 ),
             ))
-            .gain(
+            .estimated_gain(
                 Some(1.0 / (1.0 - cost)),
                 "earlier tests, not this run: cost of a packet with the offload on veth (1/9 \
                  segmentation, 1/3 GRO, 1/1.3 checksums), Amdahl on the busier end's time",

@@ -294,7 +294,7 @@ impl PathDelay {
             )
             // On a path of unknown rate the final congestion window is unknown: its current value
             // is the minimum.
-            .gain(
+            .estimated_gain(
                 within_headroom(direction, 1.0 / (1.0 - limited).max(0.01))
                     .filter(|_| is_rate_known || !starting),
                 format!(

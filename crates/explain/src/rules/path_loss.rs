@@ -311,7 +311,7 @@ impl PathLoss {
                     (false, true) => udp_probe_command(run, direction),
                     (false, false) => run.rerun_command("-C bbr"),
                 })
-                .gain(
+                .estimated_gain(
                     within_headroom(direction, 1.0 / (1.0 - cost).max(0.01)),
                     "Mathis: MSS / RTT * 1.22 / sqrt(loss) is the current limit; without loss the \
                      next limit applies",
@@ -614,7 +614,7 @@ impl PathLoss {
                  `--limit` lists the slow round trips",
             )
             .command(run.throughput_command("-u -b 10M"))
-            .gain(
+            .estimated_gain(
                 Some(1.0 / (1.0 - cost).max(0.01)),
                 "mean over p50: no round trip waits for a retransmit",
             )

@@ -293,7 +293,7 @@ impl ReceiveWindow {
                 "a receive buffer of {}",
                 format_bytes(requested)
             )))
-            .gain(
+            .estimated_gain(
                 within_headroom(direction, waiting_gain(direction, free, granted, larger)),
                 format!("{WAITING_GAIN_FORMULA}, at most {HEADROOM_FORMULA}"),
             )
@@ -497,7 +497,7 @@ impl ReceiveWindow {
                 requested
                     .map(|requested| format!("a receive buffer of {}", format_bytes(requested))),
             )
-            .gain(
+            .estimated_gain(
                 within_headroom(direction, waiting_gain(direction, limited, window, larger)),
                 format!("{WAITING_GAIN_FORMULA}, at most {HEADROOM_FORMULA}"),
             )

@@ -313,7 +313,7 @@ impl SchedulingDelay {
                     false => format!("started as {}", run.sched(role)),
                 }
             }))
-            .gain(
+            .estimated_gain(
                 Some(1.0 / (1.0 - waited).max(0.1)),
                 "1 / (1 - share of the time waiting for a CPU)",
             )

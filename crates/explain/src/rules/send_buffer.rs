@@ -253,7 +253,7 @@ impl SendBuffer {
                 format_bytes(granted)
             ))
             .command(run.rerun_with_key(role, "tcp.send_buffer", &format!("{}K", larger >> 10)))
-            .gain(
+            .estimated_gain(
                 within_headroom(direction, waiting_gain(direction, free, granted, larger)),
                 format!("{WAITING_GAIN_FORMULA}, at most {HEADROOM_FORMULA}"),
             )
@@ -367,7 +367,7 @@ impl SendBuffer {
             .tried(
                 requested.map(|requested| format!("a send buffer of {}", format_bytes(requested))),
             )
-            .gain(
+            .estimated_gain(
                 within_headroom(direction, waiting_gain(direction, limited, granted, larger)),
                 format!("{WAITING_GAIN_FORMULA}, at most {HEADROOM_FORMULA}"),
             )

@@ -291,7 +291,7 @@ impl SharedCore {
             _ => builder.command(run.rerun_command("--cpu 0/1")),
         };
         match is_concurrent && other_cpu.is_some() {
-            true => builder.gain(
+            true => builder.estimated_gain(
                 Some(gain),
                 format!(
                     "1 / (1 - share of the time waiting for the CPU); at most {HEADROOM_FORMULA}, \

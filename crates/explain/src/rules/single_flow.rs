@@ -130,7 +130,7 @@ impl SingleFlow {
             .evidence_if("rx_queues", queues, "", "receiver's interface")
             .remedy("spread the payload over several flows, to use more queues and CPUs")
             .command(run.rerun_command(&format!("-P {flows}")))
-            .gain(
+            .estimated_gain(
                 direction
                     .thread_time(part)
                     .map(|_| f64::from(flows).min(1.0 + idle)),

@@ -277,7 +277,7 @@ impl SlowReceiverApplication {
                  debugger",
             )
             .command(run.rerun_with_calls())
-            .gain(
+            .estimated_gain(
                 super::within_headroom(
                     direction,
                     1.0 / (1.0 - tcp.receive_window_limited).max(0.01),
@@ -361,7 +361,7 @@ impl SlowReceiverApplication {
                  debugger; `linerate server` in its place shows what the path carries",
             )
             .command("linerate server")
-            .gain(
+            .estimated_gain(
                 super::within_headroom(
                     direction,
                     (1.0 / (1.0 - tcp.receive_window_limited).max(0.01))

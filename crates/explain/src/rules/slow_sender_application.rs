@@ -221,7 +221,7 @@ impl SlowSenderApplication {
                  debugger",
             )
             .command(run.rerun_with_calls())
-            .gain(
+            .estimated_gain(
                 Some(1.0 / (1.0 - idle).max(0.05)),
                 "1 / (1 - share of the time without data to send)",
             )

@@ -197,7 +197,7 @@ impl SmallWrites {
             )
             .remedy("write more per call: 128 KiB to 1 MiB")
             .command(run.rerun_command("-l 128K"))
-            .gain(
+            .estimated_gain(
                 super::within_headroom(
                     direction,
                     each / (payload.max(1) as f64 * super::MIN_BYTE_NS),
@@ -270,7 +270,7 @@ impl SmallWrites {
                     .then(|| "--offload none".to_owned()),
             )
             .tried(plan.batch.map(|batch| format!("--batch {batch}")))
-            .gain(
+            .estimated_gain(
                 Some((each / offloaded_ns).min(MAX_GAIN)),
                 "time of a datagram over 30 ns + 0.055 ns per byte with GSO and GRO",
             )

@@ -170,7 +170,7 @@ impl SocketBufferCap {
                 role.as_str()
             ))
             .command(super::sysctl_command(limit, requested))
-            .gain(
+            .estimated_gain(
                 (is_relevant.then(|| requested as f64 * 2.0 / granted.max(1) as f64))
                     .and_then(|wider| super::within_headroom(direction, wider)),
                 format!(

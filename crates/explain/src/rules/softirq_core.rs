@@ -173,7 +173,7 @@ impl SoftirqCore {
                 "move the application to a CPU next to the one that handles the interface's \
                  interrupts, or steer the interrupts (or RPS) to another CPU",
             )
-            .gain(
+            .estimated_gain(
                 Some(1.0 / (1.0 - share).max(0.1)),
                 "Amdahl: 1 / (1 - share of the CPU used by interrupts)",
             );

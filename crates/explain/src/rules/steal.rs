@@ -119,7 +119,7 @@ impl Steal {
                  compare only runs with the same steal",
             )
             .command("linerate doctor")
-            .gain(Some(1.0 / (1.0 - share).max(0.1)), "1 / (1 - stolen share)")
+            .estimated_gain(Some(1.0 / (1.0 - share).max(0.1)), "1 / (1 - stolen share)")
             .build()
     }
 

@@ -582,7 +582,7 @@ impl TooFewDescriptors {
             .remedy("enlarge the rings beyond a burst")
             .command(run.rerun_command(&options.join(" ")))
             .tried(Some(format!("{ring} descriptors")))
-            .gain(
+            .estimated_gain(
                 Some(gain),
                 "a frame costs 1 + 2 / frames per poll (docs/method/defaults.md)",
             )

@@ -134,7 +134,7 @@ impl TooFewInFlight {
             .command(run.rerun_command(&format!("--tx-first {}", plan.tx_first * 4)))
             .tried(Some(format!("--tx-first {}", plan.tx_first)))
             .tried((cores > 1).then(|| format!("--cores {cores}")))
-            .gain(
+            .estimated_gain(
                 Some((1.0 / (1.0 - share).max(0.05)).min(4.0)),
                 "1 / (1 - share of idle rounds), at most 4, the increase of the bursts",
             )

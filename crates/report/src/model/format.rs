@@ -102,6 +102,19 @@ pub(crate) fn format_estimate(unit: FigureUnit, value: &Estimate) -> String {
     }
 }
 
+/// Formats the bounds of an interval over runs. A single run has none: it does not show the spread
+/// between runs.
+pub(crate) fn format_bounds(
+    value: Option<Estimate>,
+    format: impl Fn(f64) -> String,
+) -> [String; 2] {
+    let value = value.filter(|value| value.runs > 1);
+    [
+        or_unknown(value, |value| format(value.low)),
+        or_unknown(value, |value| format(value.high)),
+    ]
+}
+
 /// Returns the headings of an interval of the median over a number of runs: 95 % takes six runs, and
 /// with fewer the interval has the extremes.
 pub(crate) fn interval_headings(runs: usize) -> [&'static str; 2] {
@@ -112,8 +125,8 @@ pub(crate) fn interval_headings(runs: usize) -> [&'static str; 2] {
 }
 
 /// Legend of the intervals.
-pub(crate) const INTERVAL_LEGEND: &str = "In brackets: 95 % confidence interval of the median over repeats; \
-for a single run, of its own samples (the spread between runs is larger).";
+pub(crate) const INTERVAL_LEGEND: &str = "In brackets: 95 % confidence interval of the median over repeats, with \
+fewer than six the lowest and the highest. A single run has none: use --repeat.";
 
 /// Capitalises the first letter of a sentence.
 pub(crate) fn capitalise(text: &str) -> String {

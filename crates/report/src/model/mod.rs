@@ -7,9 +7,9 @@ mod grid;
 mod value_names;
 
 pub(crate) use format::{
-    INTERVAL_LEGEND, UNKNOWN, capitalise, format_address, format_change, format_duration,
-    format_estimate, format_factor, format_ratio, format_relative, format_short, format_value,
-    interval_headings, or_unknown,
+    INTERVAL_LEGEND, UNKNOWN, capitalise, format_address, format_bounds, format_change,
+    format_duration, format_estimate, format_factor, format_ratio, format_relative, format_short,
+    format_value, interval_headings, or_unknown,
 };
 pub(crate) use grid::{Grid, SummaryFigure, summary_figure};
 pub(crate) use linerate_stats::units::count_of;

@@ -85,18 +85,21 @@ pub(crate) fn finding_attributes(finding: &Finding, serving: bool) -> Vec<String
     attributes
 }
 
-/// Describes the gain of a remedy with its origin: `up to 1.50 times (1 / (1 - share lost here))`.
+/// Describes the gain of a remedy with its origin: `up to 1.50 times (1 / (1 - share lost here))`. A
+/// gain without an upper bound says so.
 pub(crate) fn describe_gain(finding: &Finding) -> Option<String> {
     let formula = finding.gain_formula.as_deref().unwrap_or_default();
-    let lead = match formula.starts_with("earlier tests") {
-        true => "typically",
-        false => "up to",
-    };
-    let gain = finding.gain?;
-    Some(format!(
-        "{lead} {} times ({formula})",
-        model::format_ratio(gain)
-    ))
+    let gain = model::format_ratio(finding.gain?);
+    Some(
+        match (
+            formula.starts_with("earlier tests"),
+            finding.gain_is_estimate,
+        ) {
+            (true, _) => format!("at best about {gain} times ({formula})"),
+            (false, true) => format!("about {gain} times, without an upper bound ({formula})"),
+            (false, false) => format!("up to {gain} times ({formula})"),
+        },
+    )
 }
 
 /// Prefixes and first letters of names that kernels and standards gave to counters and settings.

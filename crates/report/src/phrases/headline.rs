@@ -209,8 +209,12 @@ fn latency_sentence(runs: &[Record], protocol: TransportProtocol) -> Option<Stri
         let label = first.label.as_ref().filter(|_| distinct_runs.len() > 1);
         let prefix = label.map_or_else(String::new, |label| format!("{label}: "));
         let prefix = capitalise(&prefix);
+        let from = match first.summary.rtt_intended_ns {
+            Some(_) => ", sent: ",
+            None => " ",
+        };
         Some(format!(
-            "{prefix}{protocol} round trip p50 {}, p99 {}{count}.",
+            "{prefix}{protocol} round trip{from}p50 {}, p99 {}{count}.",
             format_nanos(p50),
             format_nanos(p99),
         ))

@@ -114,7 +114,12 @@ fn explain_round_trips(run: &Record, runs: &[Record]) -> String {
     let Some(rtt) = run.summary.rtt_ns else {
         return "no response received".to_owned();
     };
-    let mut text = format!("p50 (p99 {})", format_nanos(rtt.p99 as f64));
+    // A schedule gives two medians.
+    let from = match run.summary.rtt_intended_ns {
+        Some(_) => ", sent",
+        None => "",
+    };
+    let mut text = format!("p50{from} (p99 {})", format_nanos(rtt.p99 as f64));
     let wait = run.plan.wait.as_ref();
     if wait == Some(&PerEnd::same(WaitMode::Block)) {
         text.push_str(", blocking at both ends");

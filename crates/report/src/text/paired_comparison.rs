@@ -6,7 +6,7 @@ use linerate_record::figure;
 use super::table::render_table;
 use crate::model::format_change;
 use crate::paired_comparison::{
-    SIDE_HEADINGS, describe_side, describe_verdict, format_difference, side_name, side_rows, title,
+    describe_side, describe_verdict, format_difference, side_headings, side_name, side_rows, title,
     verdict_notes,
 };
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
@@ -36,7 +36,7 @@ pub(super) fn render_comparison(found: &Comparison, style: &TextStyle) -> String
     let mut text = style.paint(PaintRole::Bold, &title(found));
     text.push('\n');
     text.push_str(&render_table(
-        &SIDE_HEADINGS,
+        &side_headings(found),
         side_rows(found).into(),
         1,
         style,

@@ -1,32 +1,27 @@
 //! Search for the highest rate as text: a line per trial, and the result.
 
 use linerate_record::run_set::{RateSearchResult, RateSearchTrial, RunSet};
-use linerate_stats::units::{format_bit_rate, format_share};
+use linerate_stats::units::{format_precise_bit_rate, format_share};
 
 use crate::phrases;
-use crate::rate_search::{describe_result, loss_limit_name, trial_table};
+use crate::rate_search::{describe_result, describe_verdict, loss_limit_name, trial_table};
 use crate::style::{PaintRole, TextStyle, strip_control_characters, wrap, wrap_with_prefix};
 
-/// Describes a trial: `trial 3: 52.0 Mb/s intended, 52.0 Mb/s offered, 48.2 Mb/s received, 7.30 %
-/// lost: fails`.
+/// Describes a trial: `trial 3: 52.000 Mb/s intended, 52.000 Mb/s offered, 48.204 Mb/s received,
+/// 7.30 % lost; fails: 1,612 datagrams lost`.
 #[must_use]
 pub fn describe_trial(trial: &RateSearchTrial, width: usize) -> String {
     let intended = match trial.intended_bps {
-        Some(rate) => format!("{} intended", format_bit_rate(rate)),
+        Some(rate) => format!("{} intended", format_precise_bit_rate(rate)),
         None => "maximum rate".to_owned(),
-    };
-    let verdict = match (trial.passed, trial.is_confirmation) {
-        (true, true) => "confirmed",
-        (true, false) => "passes",
-        (false, true) => "not confirmed",
-        (false, false) => "fails",
     };
     let prefix = format!("trial {}: ", trial.number);
     let text = format!(
-        "{intended}, {} offered, {} received, {} lost: {verdict}",
-        format_bit_rate(trial.offered_bps),
-        format_bit_rate(trial.goodput_bps),
-        format_share(trial.loss_fraction)
+        "{intended}, {} offered, {} received, {} lost; {}",
+        format_precise_bit_rate(trial.offered_bps),
+        format_precise_bit_rate(trial.goodput_bps),
+        format_share(trial.loss_fraction),
+        describe_verdict(trial)
     );
     wrap_with_prefix(&prefix, &prefix, &text, width)
 }
@@ -57,6 +52,38 @@ mod tests {
     use linerate_record::run_set::{SET_SCHEMA, SetResult};
 
     use super::*;
+
+    #[test]
+    fn trials_of_close_rates_print_apart_and_with_their_reasons() {
+        let trial = |offered: f64, received: f64, lost: u64, failure: Option<&str>, repeated| {
+            let trial: RateSearchTrial = serde_json::from_value(serde_json::json!({
+                "number": 4, "intended_bps": offered, "offered_bps": offered,
+                "goodput_bps": received, "loss_fraction": lost as f64 / 1e6, "lost": lost,
+                "passed": failure.is_none(), "failure": failure, "is_repeated": repeated,
+                "record": "x",
+            }))
+            .unwrap();
+            describe_trial(&trial, 200)
+        };
+        for (text, expected) in [
+            (
+                trial(61.52e9, 61.52e9, 12, Some("loss"), true),
+                "61.520 Gb/s intended, 61.520 Gb/s offered, 61.520 Gb/s received, <0.01 % lost; is \
+                 repeated: 12 datagrams lost",
+            ),
+            (
+                trial(61.48e9, 55.0e9, 0, Some("queue"), false),
+                "61.480 Gb/s intended, 61.480 Gb/s offered, 55.000 Gb/s received, 0.00 % lost; fails: \
+                 10.5 % arrived later than sent, so a queue fills",
+            ),
+            (
+                trial(1e9, 1e9, 0, None, false),
+                "1.0000 Gb/s intended, 1.0000 Gb/s offered, 1.0000 Gb/s received, 0.00 % lost; passes",
+            ),
+        ] {
+            assert_eq!(text, format!("trial 4: {expected}"));
+        }
+    }
 
     /// The first trial floods the path and must not be shown as the result.
     #[test]
@@ -113,7 +140,8 @@ mod tests {
         let markdown = crate::markdown::render_search(&found);
         assert!(
             markdown.starts_with("Highest rate with no loss: 6.00 Gb/s offered")
-                && markdown.contains("| 1 | maximum | 24.0 Gb/s | 12.0 Gb/s | 50.0 % | fails |"),
+                && markdown
+                    .contains("| 1 | maximum | 24.000 Gb/s | 12.000 Gb/s | 50.0 % | fails |"),
             "{markdown}"
         );
     }

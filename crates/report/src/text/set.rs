@@ -218,11 +218,12 @@ fn render_measurements(set: &RunSet, style: &TextStyle) -> String {
     lines.join("\n")
 }
 
-/// Returns whether caveats are counted by kind, because there are many runs: rounds or points of an
-/// experiment.
+/// Returns whether caveats are counted by kind, because there are many runs: rounds, trials, or points
+/// of an experiment.
 fn counts_caveats_by_kind(set: &RunSet) -> bool {
     let result = &set.result;
     result.waiting_costs.is_some()
+        || result.search.is_some()
         || result.has_uniform_runs()
         || result.experiment.is_some()
         || !result.saturation.is_empty()

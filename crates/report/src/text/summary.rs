@@ -113,7 +113,7 @@ fn render_for(record: &Record, client: Option<&str>, details: bool, style: &Text
         RunKind::Throughput => vec![render_directions(record, serving, style)],
         RunKind::Generate => super::generator_tables(record, style),
         RunKind::Latency => vec![
-            render_one_row(figures::rtt_figures(&record.summary), style),
+            render_one_row(labelled_rtt_figures(&record.summary), style),
             render_one_row(figures::round_trip_figures(&record.summary), style),
         ],
         RunKind::Forward => forward_blocks(record, style),
@@ -325,6 +325,16 @@ fn render_directions(record: &Record, serving: bool, style: &TextStyle) -> Strin
         rows.push(row);
     }
     render_table(&headings, rows, 1, style)
+}
+
+/// Returns the figures of the round trips; with a schedule they say from when they count.
+fn labelled_rtt_figures(summary: &Summary) -> Vec<SummaryFigure> {
+    let mut shown = figures::rtt_figures(summary);
+    if summary.rtt_intended_ns.is_some() {
+        let from = model::summary_figure("from", "start of the times", Some("sent".to_owned()));
+        shown.insert(0, from);
+    }
+    shown
 }
 
 fn render_one_row(figures: Vec<SummaryFigure>, style: &TextStyle) -> String {

@@ -1,5 +1,6 @@
 //! Sample sets of runs with their results.
 
+use linerate_record::ids::AddedDelay;
 use linerate_record::load::{LatencyUnderLoad, LoadCurve, LoadPoint};
 use linerate_record::plan::{Direction, TransportProtocol, WaitMode};
 use linerate_record::record::Record;
@@ -44,6 +45,8 @@ pub fn conclusions() -> RunSet {
     });
     set.result.under_load = Some(LatencyUnderLoad {
         rate_per_second: Some(500),
+        processor_wait_ns: Some(1_200.0),
+        added_by: Some(AddedDelay::PathQueue.into()),
         ..LatencyUnderLoad::compare("TCP".to_owned(), loaded, idle, Some(13.5e9))
     });
     set

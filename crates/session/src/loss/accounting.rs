@@ -14,8 +14,8 @@ use super::counter_snapshot::CounterLocation;
 use super::lab_network::{LabNetwork, PathHop};
 use super::{PORT_NO_BUFFER, PORT_RING_FULL};
 
-/// Most datagrams in one packet of the kernel (UDP_MAX_SEGMENTS of Linux 6.9).
-const MAX_SEGMENTS: u64 = 128;
+/// Most datagrams in one packet of the kernel (UDP_MAX_SEGMENTS of Linux 6.9; 64 before).
+pub const MAX_SEGMENTS: u64 = 128;
 
 /// Interface as named in counters.
 #[derive(Clone, Debug, PartialEq, Eq)]

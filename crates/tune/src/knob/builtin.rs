@@ -148,9 +148,10 @@ const BUILTIN_KNOBS: &[KnobDefinition] = &[
             values_if(!context.is_latency && !context.is_udp, sizes)
         }),
     ),
+    // Not one CPU for both ends: on one machine they would take time from each other.
     rejectable(option_knob("cpu", false, |context| {
         match context.cpus.as_slice() {
-            &[first, second, ..] => vec![format!("{first}/{second}"), format!("{first}/{first}")],
+            &[first, second, ..] => vec![format!("{first}/{second}"), format!("{second}/{first}")],
             _ => Vec::new(),
         }
     })),

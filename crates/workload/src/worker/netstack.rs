@@ -5,9 +5,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock, mpsc};
 
 use linerate_host::processor_time::SchedStats;
-use linerate_sys::clock;
 use linerate_sys::cpu::ThreadUsage;
 use linerate_sys::thread::ThreadId;
+use linerate_sys::{clock, cpu};
 use linerate_transport::call_times::{CallTimer, CallTracer};
 use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackThread;
@@ -179,6 +179,7 @@ fn run_concurrently<T: WorkerTransport>(
         calls: transport.call_stats(),
         scheduled: SchedStats::read(ThreadId::current()),
         ended_ns: clock::now(),
+        cpu: Some(cpu::current()),
         attempts: attempts.map(|(now, before)| now.since(&before)),
         stack: transport.netstack_facts(),
         ..WorkerResults::default()

@@ -100,20 +100,23 @@ pub fn verify_changes(
     Ok(())
 }
 
-/// Returns the values of a knob that failed in each run, with the reason.
+/// Returns the values of a knob that no run with them permitted, with the reason: each failed, or
+/// exceeded a limit such as --under.
 fn failed_values(trials: &[TuningTrial], knob: &str, values: &[String]) -> Vec<RejectedSetting> {
     let of = |value: &String| {
         let with = |trial: &&TuningTrial| trial.setting.get(knob) == Some(value);
         let mut with_value = trials.iter().filter(with);
         let last = with_value.clone().next_back()?;
-        let failed = with_value.all(|trial| trial.value.is_none());
-        failed.then(|| RejectedSetting {
+        let is_unfit = |trial: &TuningTrial| trial.value.is_none() || trial.rejected.is_some();
+        let unfit = with_value.all(is_unfit);
+        let reason = last.rejected.as_deref().unwrap_or("no result");
+        unfit.then(|| RejectedSetting {
             knob: knob.to_owned(),
             value: value.clone(),
-            reason: format!(
-                "failed in all runs: {}",
-                last.rejected.as_deref().unwrap_or("no result")
-            ),
+            reason: match last.value {
+                Some(_) => reason.to_owned(),
+                None => format!("failed in all runs: {reason}"),
+            },
         })
     };
     values.iter().filter_map(of).collect()
@@ -513,9 +516,16 @@ mod tests {
             trial("4096", Some(1.0)),
             trial("65536", None),
         ];
-        let values = ["4096", "65536", "99999"].map(str::to_owned);
+        // Fast, and more memory than --under permits.
+        let forbidden = TuningTrial {
+            rejected: Some("takes 16 MiB".to_owned()),
+            ..trial("16M", Some(9.0))
+        };
+        let trials: Vec<_> = trials.into_iter().chain([forbidden]).collect();
+        let values = ["4096", "65536", "16M", "99999"].map(str::to_owned);
         let failed = failed_values(&trials, "window", &values);
-        assert_eq!(failed.len(), 1, "{failed:?}");
+        assert_eq!(failed.len(), 2, "{failed:?}");
+        assert_eq!(failed[1].reason, "takes 16 MiB");
         assert_eq!(failed[0].value, "65536");
         assert!(failed[0].reason.contains("no 65536"), "{failed:?}");
     }

@@ -136,6 +136,23 @@ fn hundreds_of_sleeping_threads_come_to_their_end() {
     assert_eq!((summary.lost, summary.mismatched), (Some(0), Some(0)));
 }
 
+/// The CPUs of both ends are known without intervals, which are only for display.
+#[test]
+fn cpus_of_round_trips_are_sampled_without_intervals() {
+    let server = TestServer::start(false);
+    let mut plan = server.plan(RunKind::Latency, TransportProtocol::Udp);
+    let first = linerate_record::plan::CpuList(vec![linerate_sys::cpu::list_usable().unwrap()[0]]);
+    plan.cpu = PerEnd::same(first.clone());
+    plan.interval_ns = None;
+    let record = run(plan);
+    server.end().unwrap();
+    let costs = &record.summary.cpu;
+    assert_eq!(costs.len(), 2, "{costs:?}");
+    for thread in costs.iter().flat_map(|end| &end.threads) {
+        assert_eq!(thread.cpus, Some(first.clone()), "{costs:?}");
+    }
+}
+
 #[test]
 fn unconnected_sockets_send_requests() {
     let server = TestServer::start(false);
