@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use linerate_record::expect::{FIGURES, FigureUnit};
 use linerate_record::experiment::ExperimentResult;
 use linerate_record::record::Record;
-use linerate_stats::statistics::Estimate;
+use linerate_stats::statistics::{Estimate, estimate};
 use serde::Serialize;
 
 use crate::differences::{Difference, differences};
