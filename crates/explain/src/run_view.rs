@@ -25,13 +25,13 @@ pub(crate) use unaccounted_loss::{
     UNNECESSARY_PART,
 };
 
-use linerate_record::cost::CpuThrottling;
 use linerate_record::facts::{HostFacts, InterfaceFacts, Role};
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::{
     CpuList, Direction, Plan, RunKind, SchedPolicy, TransportProtocol, WaitMode,
 };
 use linerate_record::record::{CpuCost, FlowEnd, Record};
+use linerate_record::throttling::CpuThrottling;
 
 /// Drivers of virtual interfaces, whose frames use no wire: device settings do not affect them.
 const VIRTUAL_DRIVERS: &[&str] = &["veth", "tun", "bridge", "dummy", "ifb"];

@@ -11,12 +11,12 @@ use linerate_port::kinds::{AnyReceive, AnyTransmit};
 use linerate_port::{
     PortError, PortUrl, QueueCounters, QueueTotals, RxDestination, RxQueue, memory_plan,
 };
-use linerate_record::cost::CpuThrottling;
 use linerate_record::forward::{
     ForwardCore, ForwardFigures, ForwardStream, FrameMemory, IdleStrategy, StreamRoute,
 };
 use linerate_record::plan::CpuList;
 use linerate_record::record::Caveat;
+use linerate_record::throttling::CpuThrottling;
 use linerate_stats::units::{count_of, format_bytes};
 use linerate_sys::frames::frame_memory::{FrameRegion, MemoryPlan, PageKind};
 use linerate_sys::{clock, cpu};

@@ -8,12 +8,12 @@ use jiff::Timestamp;
 use linerate_host::snapshot;
 use linerate_port::caveats::peer_outage_caveat;
 use linerate_port::{PortError, PortUrl, QueueTotals};
-use linerate_record::cost::CpuThrottling;
 use linerate_record::facts::Role;
 use linerate_record::forward::{ForwardFigures, ForwardPlan, IdleStrategy, StreamRoute};
 use linerate_record::ids::{CaveatId, LossPoint};
 use linerate_record::plan::{Direction, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, FlowEnd, Interval, PacketLoss, Record, Summary, new_id};
+use linerate_record::throttling::CpuThrottling;
 use linerate_sys::cpu::MIN_SPINNING_SHARE;
 use linerate_sys::{clock, cpu};
 

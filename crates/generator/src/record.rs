@@ -3,12 +3,12 @@
 use linerate_host::snapshot;
 use linerate_packet::template::MIN_FRAME_WITH_FCS;
 use linerate_port::caveats::no_peer_caveat;
-use linerate_record::cost::CpuThrottling;
 use linerate_record::facts::Role;
 use linerate_record::generate::{GeneratePlan, TemplatePlan};
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, PerEnd, Plan, RunKind, TransportProtocol};
 use linerate_record::record::{Caveat, FlowEnd, Interval, Record, Summary, new_id};
+use linerate_record::throttling::CpuThrottling;
 use linerate_stats::histogram::HistogramData;
 use linerate_stats::units::{format_count, format_share};
 

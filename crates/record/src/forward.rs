@@ -8,8 +8,8 @@ use linerate_stats::units::parse_duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cost::CpuThrottling;
 use crate::ids::{SearchEnd, StoredId};
+use crate::throttling::CpuThrottling;
 
 /// Mapping from the port that receives a frame to the port that sends it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -12,8 +12,8 @@ use linerate_stats::units::{BitRate, parse_count, parse_fraction};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cost::CpuThrottling;
 use crate::forward::XdpFacts;
+use crate::throttling::CpuThrottling;
 
 /// Bytes of the Ethernet FCS, included in frame sizes but not visible to programs (IEEE 802.3).
 pub const FCS_BYTES: u16 = 4;

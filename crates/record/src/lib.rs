@@ -36,6 +36,7 @@ pub mod record;
 pub mod round_trip;
 pub mod run_set;
 pub mod stack;
+pub mod throttling;
 pub mod timeline;
 pub mod tuning;
 

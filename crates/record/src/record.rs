@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::call_times::{CallClock, CallsByName};
 use crate::command_line::CommandLine;
 use crate::cost::{
-    CpuThrottling, MachineTime, MemoryCost, ProcessorTime, StreamInterval, TcpInterval, ThreadCost,
-    ThreadShares,
+    MachineTime, MemoryCost, ProcessorTime, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
 };
 use crate::facts::{HostFacts, Role};
 use crate::finding::Finding;
@@ -22,6 +21,7 @@ use crate::generate::GenerateFigures;
 use crate::ids::{CaveatId, LossPoint, StoredId};
 use crate::plan::{Direction, Plan, RunKind};
 use crate::stack::StackFigures;
+use crate::throttling::CpuThrottling;
 
 pub use crate::ends::FlowEnd;
 pub use crate::round_trip::SlowResponse;

@@ -32,12 +32,13 @@ use linerate_host::processor_time::{
 use linerate_host::snapshot::cpu_quota::read_cpu_throttling;
 use linerate_host::steal::StealTicks;
 use linerate_protocol::control::{EndResults, StopRun as StopFrame};
-use linerate_record::cost::{CpuThrottling, MachineTime, ProcessorTime};
+use linerate_record::cost::{MachineTime, ProcessorTime};
 use linerate_record::event::EventKind;
 use linerate_record::facts::{HostFacts, Role};
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::{Direction, Plan, RunKind, SchedPolicy, TransportProtocol};
 use linerate_record::record::{Caveat, Interval};
+use linerate_record::throttling::CpuThrottling;
 use linerate_sys::clock::Nanos;
 use linerate_sys::cpu::ThreadUsage;
 use linerate_sys::readiness::Readiness;

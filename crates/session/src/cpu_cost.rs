@@ -1,11 +1,10 @@
 //! CPU cost of one end's worker threads.
 
-use linerate_record::cost::{
-    CpuThrottling, MAX_LISTED_THREADS, MachineTime, ProcessorTime, ThreadCost,
-};
+use linerate_record::cost::{MAX_LISTED_THREADS, MachineTime, ProcessorTime, ThreadCost};
 use linerate_record::facts::Role;
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 use linerate_record::record::CpuCost;
+use linerate_record::throttling::CpuThrottling;
 use linerate_sys::clock::Nanos;
 use linerate_sys::cpu::ThreadUsage;
 use linerate_workload::flow_counters::PayloadTotals;

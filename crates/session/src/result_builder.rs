@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use linerate_host::steal::StealTicks;
 use linerate_protocol::control::{EndResults, FlowFigures};
-use linerate_record::cost::{CpuThrottling, MachineTime, MemoryCost, ProcessorTime};
+use linerate_record::cost::{MachineTime, MemoryCost, ProcessorTime};
 use linerate_record::facts::{HostFacts, Role};
 use linerate_record::ids::CaveatId;
 use linerate_record::plan::{MAX_DATAGRAM_BYTES, Plan, RunKind, TransportProtocol, WaitMode};
@@ -12,6 +12,7 @@ use linerate_record::record::{
     Caveat, CounterDelta, CpuCost, SlowResponse, StreamFigures, Summary, VerificationCost,
 };
 use linerate_record::round_trip::{MAX_LISTED_SLOW_RESPONSES, SocketMode};
+use linerate_record::throttling::CpuThrottling;
 use linerate_stats::histogram::{Histogram, HistogramData};
 use linerate_stats::units::{count_of, format_share};
 use linerate_sys::clock::Nanos;

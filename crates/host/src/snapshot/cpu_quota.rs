@@ -6,8 +6,8 @@
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::LazyLock;
 
-use linerate_record::cost::CpuThrottling;
 use linerate_record::facts::CpuQuota;
+use linerate_record::throttling::CpuThrottling;
 use linerate_sys::namespace::mount_detached;
 
 use super::SystemFiles;

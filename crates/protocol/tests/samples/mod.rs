@@ -10,7 +10,7 @@ use linerate_protocol::control::{
     SettingsReply, StartRun, StopRun,
 };
 use linerate_record::cost::{
-    CpuThrottling, MachineTime, MemoryCost, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
+    MachineTime, MemoryCost, StreamInterval, TcpInterval, ThreadCost, ThreadShares,
 };
 use linerate_record::event::ErrorReport;
 use linerate_record::facts::{CpuFacts, CpuQuota, HostFacts, IdleState, InterfaceFacts, Role};
@@ -25,6 +25,7 @@ use linerate_record::record::{
     StreamFigures, Summary, TcpFacts,
 };
 use linerate_record::round_trip::{MulticastGroup, RoundTripPlan, SocketMode};
+use linerate_record::throttling::CpuThrottling;
 use linerate_stats::histogram::{HistogramData, Quantiles};
 
 /// Source of values; it also decides whether an optional value is present.

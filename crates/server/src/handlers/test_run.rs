@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use linerate_host::snapshot::cpu_quota::read_cpu_throttling;
-use linerate_record::cost::CpuThrottling;
 use linerate_record::event::{Event, EventKind};
 use linerate_record::facts::Role;
 use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
 use linerate_record::record::{Caveat, Interval};
+use linerate_record::throttling::CpuThrottling;
 use linerate_session::error::SessionError;
 use linerate_session::tcp_info_sums::TcpSums;
 use linerate_session::third_party_record::flow_direction;
