@@ -248,8 +248,8 @@ impl Client {
             cpus: Some(thread_plan.cpus.clone()),
             threads: Some(thread_plan.thread_count()),
         })?;
-        // Of the server the heartbeats of the client show the same.
-        // Requests that wait for their responses make no queue.
+        // A server that sends needs no such allowance: its queue does not delay the client's
+        // heartbeats. Requests that wait for their responses fill no queue.
         if plan.kind == RunKind::Throughput
             && plan.protocol == TransportProtocol::Udp
             && plan.has_direction(Direction::Send)
