@@ -348,8 +348,11 @@ fn run_attempt(
         let has_no_report = ["ttcp", "discard"].contains(&spec.name);
         rejected_datagrams_error(remote, &results.local).filter(|_| has_no_report)
     });
-    let is_rejected = rejected_datagrams_error(remote, &results.local).is_some();
-    if let Some(failure) = (results.failure).take_if(|_| is_rejected && !is_last) {
+    let tries_next = !is_last && rejected_datagrams_error(remote, &results.local).is_some();
+    // Only such an error lets `try_in_order` continue: any other would lose the record of the run.
+    if let Some(failure) =
+        (results.failure).take_if(|failure| tries_next && failure.depends_on_address())
+    {
         emit(EventKind::Waiting {
             activity: format!(
                 "{failure}; the next address of {} follows",
