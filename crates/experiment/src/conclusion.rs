@@ -4,7 +4,7 @@ use linerate_record::expect::FigureUnit;
 use linerate_record::experiment::{CoreDistance, ExperimentResult, KnobValues};
 use linerate_stats::statistics::{Estimate, estimate, median};
 
-use crate::evaluation::{combinations, evaluate_sum, format_value, open_knobs};
+use crate::evaluation::{evaluate_sum, format_value, open_settings};
 use crate::rule::{AssertionRule, RuleTerm};
 
 /// Sentence with places for figures.
@@ -119,7 +119,7 @@ fn estimates_of(
         let value = if is_ratio { left / right } else { left };
         value.is_finite().then_some(value)
     };
-    let settings = combinations(&open_knobs(sums, &result.knobs)).into_iter();
+    let settings = open_settings(sums, &result.knobs).into_iter();
     let of_setting = settings.filter_map(|setting| {
         let values: Vec<f64> = rounds
             .iter()

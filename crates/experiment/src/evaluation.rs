@@ -2,7 +2,8 @@
 
 use linerate_record::expect::FigureUnit;
 use linerate_record::experiment::{
-    CoreDistance, ExperimentPoint, ExperimentResult, KnobAxis, KnobValues, parse_number,
+    CoreDistance, ExperimentPoint, ExperimentResult, KnobAxis, KnobValues, combine_values,
+    parse_number,
 };
 use linerate_stats::statistics::{median, theil_sen_slope};
 
@@ -20,8 +21,7 @@ pub(crate) fn format_value(unit: FigureUnit, value: f64) -> String {
     }
 }
 
-/// Knobs that a term of the rule leaves open.
-pub(crate) fn open_knobs<'a>(rule: &AssertionRule, knobs: &'a [KnobAxis]) -> Vec<&'a KnobAxis> {
+fn open_knobs<'a>(rule: &AssertionRule, knobs: &'a [KnobAxis]) -> Vec<&'a KnobAxis> {
     let is_open = |knob: &&KnobAxis| {
         rule.terms().any(|term| {
             let is_aggregated = term
@@ -34,22 +34,10 @@ pub(crate) fn open_knobs<'a>(rule: &AssertionRule, knobs: &'a [KnobAxis]) -> Vec
     knobs.iter().filter(is_open).collect()
 }
 
-/// Combinations of the values of some knobs, the first varying slowest.
-pub(crate) fn combinations(knobs: &[&KnobAxis]) -> Vec<KnobValues> {
-    let mut settings = vec![KnobValues::new()];
-    for knob in knobs {
-        settings = settings
-            .iter()
-            .flat_map(|setting| {
-                knob.values.iter().map(|value| {
-                    let mut setting = setting.clone();
-                    setting.insert(knob.name.clone(), value.clone());
-                    setting
-                })
-            })
-            .collect();
-    }
-    settings
+/// Returns the combinations of the values of the knobs that a term of the rule leaves open.
+pub(crate) fn open_settings(rule: &AssertionRule, knobs: &[KnobAxis]) -> Vec<KnobValues> {
+    let open = open_knobs(rule, knobs).into_iter();
+    combine_values(open.map(|knob| (knob.name.as_str(), &knob.values[..])))
 }
 
 /// Results, with the CPU distance to which they are restricted.

@@ -11,7 +11,7 @@ use linerate_record::record::Record;
 
 use crate::caveats::CaveatCollector;
 use crate::conclusion::ConclusionSentence;
-use crate::evaluation::{combinations, evaluate_sum, format_value, open_knobs};
+use crate::evaluation::{evaluate_sum, format_value, open_settings};
 use crate::file::{Experiment, ShapeAssertion};
 use crate::rule::AssertionRule;
 
@@ -170,7 +170,7 @@ fn evaluate_shape(
     let mut held = Vec::new();
     let mut missed = Vec::new();
     let mut caveats = CaveatCollector::new(experiment, runs);
-    for setting in combinations(&open_knobs(&rule, &result.knobs)) {
+    for setting in open_settings(&rule, &result.knobs) {
         let (Some(left), Some(right)) = (
             evaluate_sum(&rule.left, &setting, (result, shape.core_distance), &rule),
             evaluate_sum(&rule.right, &setting, (result, shape.core_distance), &rule),
