@@ -56,7 +56,7 @@ impl ConclusionSentence {
     pub(crate) fn fill(
         &self,
         result: &ExperimentResult,
-        processors: Option<CoreDistance>,
+        core_distance: Option<CoreDistance>,
     ) -> Option<String> {
         let rounds = split_rounds(result);
         let mut sentence = String::new();
@@ -68,7 +68,7 @@ impl ConclusionSentence {
                     let unit = figure
                         .and_then(|name| result.figure(name))
                         .map_or(FigureUnit::Count, |figure| figure.unit);
-                    let estimates = estimates_of(sums, *is_ratio, result, &rounds, processors);
+                    let estimates = estimates_of(sums, *is_ratio, result, &rounds, core_distance);
                     let value = summarize(&estimates)?;
                     sentence.push_str(&match is_ratio {
                         true => describe(&value, |ratio| format!("{} times", format_ratio(ratio))),
@@ -111,11 +111,11 @@ fn estimates_of(
     is_ratio: bool,
     result: &ExperimentResult,
     rounds: &[ExperimentResult],
-    processors: Option<CoreDistance>,
+    core_distance: Option<CoreDistance>,
 ) -> Vec<Estimate> {
     let value = |setting: &KnobValues, result: &ExperimentResult| {
-        let left = evaluate_sum(&sums.left, setting, (result, processors), sums)?;
-        let right = evaluate_sum(&sums.right, setting, (result, processors), sums)?;
+        let left = evaluate_sum(&sums.left, setting, (result, core_distance), sums)?;
+        let right = evaluate_sum(&sums.right, setting, (result, core_distance), sums)?;
         let value = if is_ratio { left / right } else { left };
         value.is_finite().then_some(value)
     };

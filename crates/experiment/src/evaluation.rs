@@ -83,14 +83,14 @@ fn has_same_points(first: &RuleTerm, second: &RuleTerm, setting: &KnobValues) ->
 fn values_at_distance(
     point: &ExperimentPoint,
     figure: &str,
-    processors: Option<CoreDistance>,
+    core_distance: Option<CoreDistance>,
 ) -> Vec<f64> {
-    match processors {
+    match core_distance {
         None => point.run_values(figure),
-        Some(processors) => {
+        Some(core_distance) => {
             let values = point
                 .values_at
-                .get(&processors)
+                .get(&core_distance)
                 .and_then(|all| all.get(figure));
             values.cloned().unwrap_or_default()
         }
@@ -104,13 +104,13 @@ fn values_at_distance(
 fn evaluate_term(
     term: &RuleTerm,
     setting: &KnobValues,
-    (result, processors): RestrictedResult<'_>,
+    (result, core_distance): RestrictedResult<'_>,
     min_points: usize,
 ) -> Option<f64> {
     let mut term_setting = setting.clone();
     term_setting.extend(term.setting.clone());
     let has_figure = |point: &&ExperimentPoint| point.figures.contains_key(&term.figure);
-    let values = |point: &ExperimentPoint| values_at_distance(point, &term.figure, processors);
+    let values = |point: &ExperimentPoint| values_at_distance(point, &term.figure, core_distance);
     let Some((aggregate, knob)) = &term.over else {
         return median(&values(
             result.matching_points(&term_setting).find(has_figure)?,
