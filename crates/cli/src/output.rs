@@ -26,7 +26,7 @@ use crate::standard_streams::{
     show_live_line, stream_style,
 };
 use crate::ui_update::{SeriesPart, UiUpdate};
-use crate::{command_line, disk_space, explained};
+use crate::{command_line, disk_space, findings};
 
 /// Format of standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -216,7 +216,7 @@ impl CommandOutput {
             record.command = record.command.or_else(command_line::our_command_line);
             record.label = record.label.or_else(|| self.label.clone());
         }
-        explained::add_findings(&mut record);
+        findings::add_findings(&mut record);
         self.has_cause |= record.findings.iter().any(Finding::is_cause);
         record
     }

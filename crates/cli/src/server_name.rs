@@ -49,7 +49,7 @@ impl FromStr for ServerName {
     }
 }
 
-/// Rejects what looks like an address and is none. A name server would be asked for it otherwise.
+/// Rejects text that looks like an address and is none: DNS would be queried for it otherwise.
 fn check_address(host: &str) -> Result<(), String> {
     let parts: Vec<&str> = host.split('.').collect();
     let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());

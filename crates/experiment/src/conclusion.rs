@@ -4,7 +4,7 @@ use linerate_record::expect::FigureUnit;
 use linerate_record::experiment::{CoreDistance, ExperimentResult, KnobValues};
 use linerate_stats::statistics::{Estimate, estimate, median};
 
-use crate::evaluation::{combinations, evaluate_sum, format_value, open_knobs};
+use crate::evaluation::{evaluate_sum, format_value, open_settings};
 use crate::rule::{AssertionRule, RuleTerm};
 
 /// Sentence with places for figures.
@@ -56,7 +56,7 @@ impl ConclusionSentence {
     pub(crate) fn fill(
         &self,
         result: &ExperimentResult,
-        processors: Option<CoreDistance>,
+        core_distance: Option<CoreDistance>,
     ) -> Option<String> {
         let rounds = split_rounds(result);
         let mut sentence = String::new();
@@ -68,7 +68,7 @@ impl ConclusionSentence {
                     let unit = figure
                         .and_then(|name| result.figure(name))
                         .map_or(FigureUnit::Count, |figure| figure.unit);
-                    let estimates = estimates_of(sums, *is_ratio, result, &rounds, processors);
+                    let estimates = estimates_of(sums, *is_ratio, result, &rounds, core_distance);
                     let value = summarize(&estimates)?;
                     sentence.push_str(&match is_ratio {
                         true => describe(&value, |ratio| format!("{} times", format_ratio(ratio))),
@@ -111,15 +111,15 @@ fn estimates_of(
     is_ratio: bool,
     result: &ExperimentResult,
     rounds: &[ExperimentResult],
-    processors: Option<CoreDistance>,
+    core_distance: Option<CoreDistance>,
 ) -> Vec<Estimate> {
     let value = |setting: &KnobValues, result: &ExperimentResult| {
-        let left = evaluate_sum(&sums.left, setting, (result, processors), sums)?;
-        let right = evaluate_sum(&sums.right, setting, (result, processors), sums)?;
+        let left = evaluate_sum(&sums.left, setting, (result, core_distance), sums)?;
+        let right = evaluate_sum(&sums.right, setting, (result, core_distance), sums)?;
         let value = if is_ratio { left / right } else { left };
         value.is_finite().then_some(value)
     };
-    let settings = combinations(&open_knobs(sums, &result.knobs)).into_iter();
+    let settings = open_settings(sums, &result.knobs).into_iter();
     let of_setting = settings.filter_map(|setting| {
         let values: Vec<f64> = rounds
             .iter()

@@ -2,7 +2,8 @@
 
 use linerate_record::expect::FigureUnit;
 use linerate_record::experiment::{
-    CoreDistance, ExperimentPoint, ExperimentResult, KnobAxis, KnobValues, parse_number,
+    CoreDistance, ExperimentPoint, ExperimentResult, KnobAxis, KnobValues, combine_values,
+    parse_number,
 };
 use linerate_stats::statistics::{median, theil_sen_slope};
 
@@ -20,8 +21,7 @@ pub(crate) fn format_value(unit: FigureUnit, value: f64) -> String {
     }
 }
 
-/// Knobs that a term of the rule leaves open.
-pub(crate) fn open_knobs<'a>(rule: &AssertionRule, knobs: &'a [KnobAxis]) -> Vec<&'a KnobAxis> {
+fn open_knobs<'a>(rule: &AssertionRule, knobs: &'a [KnobAxis]) -> Vec<&'a KnobAxis> {
     let is_open = |knob: &&KnobAxis| {
         rule.terms().any(|term| {
             let is_aggregated = term
@@ -34,22 +34,10 @@ pub(crate) fn open_knobs<'a>(rule: &AssertionRule, knobs: &'a [KnobAxis]) -> Vec
     knobs.iter().filter(is_open).collect()
 }
 
-/// Combinations of the values of some knobs, the first varying slowest.
-pub(crate) fn combinations(knobs: &[&KnobAxis]) -> Vec<KnobValues> {
-    let mut settings = vec![KnobValues::new()];
-    for knob in knobs {
-        settings = settings
-            .iter()
-            .flat_map(|setting| {
-                knob.values.iter().map(|value| {
-                    let mut setting = setting.clone();
-                    setting.insert(knob.name.clone(), value.clone());
-                    setting
-                })
-            })
-            .collect();
-    }
-    settings
+/// Returns the combinations of the values of the knobs that a term of the rule leaves open.
+pub(crate) fn open_settings(rule: &AssertionRule, knobs: &[KnobAxis]) -> Vec<KnobValues> {
+    let open = open_knobs(rule, knobs).into_iter();
+    combine_values(open.map(|knob| (knob.name.as_str(), &knob.values[..])))
 }
 
 /// Results, with the CPU distance to which they are restricted.
@@ -95,14 +83,14 @@ fn has_same_points(first: &RuleTerm, second: &RuleTerm, setting: &KnobValues) ->
 fn values_at_distance(
     point: &ExperimentPoint,
     figure: &str,
-    processors: Option<CoreDistance>,
+    core_distance: Option<CoreDistance>,
 ) -> Vec<f64> {
-    match processors {
+    match core_distance {
         None => point.run_values(figure),
-        Some(processors) => {
+        Some(core_distance) => {
             let values = point
                 .values_at
-                .get(&processors)
+                .get(&core_distance)
                 .and_then(|all| all.get(figure));
             values.cloned().unwrap_or_default()
         }
@@ -116,13 +104,13 @@ fn values_at_distance(
 fn evaluate_term(
     term: &RuleTerm,
     setting: &KnobValues,
-    (result, processors): RestrictedResult<'_>,
+    (result, core_distance): RestrictedResult<'_>,
     min_points: usize,
 ) -> Option<f64> {
     let mut term_setting = setting.clone();
     term_setting.extend(term.setting.clone());
     let has_figure = |point: &&ExperimentPoint| point.figures.contains_key(&term.figure);
-    let values = |point: &ExperimentPoint| values_at_distance(point, &term.figure, processors);
+    let values = |point: &ExperimentPoint| values_at_distance(point, &term.figure, core_distance);
     let Some((aggregate, knob)) = &term.over else {
         return median(&values(
             result.matching_points(&term_setting).find(has_figure)?,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use linerate_record::experiment::KnobValues;
+use linerate_record::experiment::{KnobValues, combine_values};
 
 use crate::ExperimentError;
 use crate::file::{Experiment, ExperimentCommand};
@@ -29,25 +29,15 @@ pub(crate) fn selected_settings(
             });
         }
     }
-    let mut settings = vec![KnobValues::new()];
-    for knob in &experiment.knobs {
-        let values: Vec<&String> = match only.get(&knob.name) {
-            Some(value) => vec![value],
-            None if quick && !knob.quick_values.is_empty() => knob.quick_values.iter().collect(),
-            None => knob.values.iter().collect(),
+    let knobs = experiment.knobs.iter().map(|knob| {
+        let values = match only.get(&knob.name) {
+            Some(value) => std::slice::from_ref(value),
+            None if quick && !knob.quick_values.is_empty() => &knob.quick_values[..],
+            None => &knob.values[..],
         };
-        settings = settings
-            .iter()
-            .flat_map(|setting| {
-                values.iter().map(|value| {
-                    let mut setting = setting.clone();
-                    setting.insert(knob.name.clone(), (*value).clone());
-                    setting
-                })
-            })
-            .collect();
-    }
-    Ok(settings)
+        (knob.name.as_str(), values)
+    });
+    Ok(combine_values(knobs))
 }
 
 /// Formats a setting as `hops=2 size=1024`, in the order of the file.

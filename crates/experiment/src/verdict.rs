@@ -11,7 +11,7 @@ use linerate_record::record::Record;
 
 use crate::caveats::CaveatCollector;
 use crate::conclusion::ConclusionSentence;
-use crate::evaluation::{combinations, evaluate_sum, format_value, open_knobs};
+use crate::evaluation::{evaluate_sum, format_value, open_settings};
 use crate::file::{Experiment, ShapeAssertion};
 use crate::rule::AssertionRule;
 
@@ -170,7 +170,7 @@ fn evaluate_shape(
     let mut held = Vec::new();
     let mut missed = Vec::new();
     let mut caveats = CaveatCollector::new(experiment, runs);
-    for setting in combinations(&open_knobs(&rule, &result.knobs)) {
+    for setting in open_settings(&rule, &result.knobs) {
         let (Some(left), Some(right)) = (
             evaluate_sum(&rule.left, &setting, (result, shape.core_distance), &rule),
             evaluate_sum(&rule.right, &setting, (result, shape.core_distance), &rule),
@@ -252,7 +252,7 @@ fn evaluate_shape(
 fn untested_reason(
     rule: &AssertionRule,
     result: &ExperimentResult,
-    processors: Option<CoreDistance>,
+    core_distance: Option<CoreDistance>,
 ) -> String {
     let skip_reason = rule.terms().find_map(|term| {
         let points: Vec<&ExperimentPoint> = result.matching_points(&term.setting).collect();
@@ -260,7 +260,7 @@ fn untested_reason(
         let reason = || points.iter().find_map(|point| point.skipped.as_deref());
         (!points.iter().any(measured)).then(reason).flatten()
     });
-    let message = match (skip_reason, processors) {
+    let message = match (skip_reason, core_distance) {
         (Some(ExperimentPoint::NOT_REACHED), _) => "its points were not measured",
         (Some(reason), _) => return format!("its points were not measured: {reason}"),
         (None, None) => "its points were not measured",
@@ -650,7 +650,7 @@ mod tests {
     #[test]
     fn the_skip_reason_explains_an_untested_shape() {
         let root = "AF_XDP (it takes root)";
-        for (reason, processors, expected_text) in [
+        for (reason, core_distance, expected_text) in [
             (Some(root), None, "its points were not measured: AF_XDP"),
             (Some(root), Some(CoreDistance::Near), "not measured: AF_XDP"),
             (
@@ -679,7 +679,7 @@ mod tests {
                 reason: String::new(),
                 conclusion: String::new(),
                 min_cores: 0,
-                core_distance: processors,
+                core_distance,
             };
             let verdict = evaluate_shape(&any_experiment(), &shape, &result, &[], TWO_CORES);
             assert_eq!(verdict.state, ShapeState::Untested);
@@ -716,7 +716,7 @@ mod tests {
         }
         let scales = "p50[hops=1] >= 2 * p50[hops=0]";
         let highest = "max(p50 over hops) >= 2 * p50[hops=0]";
-        for (rule, processors, expected, expected_text) in [
+        for (rule, core_distance, expected, expected_text) in [
             (scales, Some(Near), Holds, "4.00 ns is 2 times 2.00 ns"),
             (scales, Some(Far), Misses, "1.00 ns is 1 times 1.00 ns"),
             (scales, None, Misses, "1.00 ns is 0.5 times 2.00 ns"),
@@ -742,12 +742,12 @@ mod tests {
                 reason: "because".into(),
                 conclusion: String::new(),
                 min_cores: 2,
-                core_distance: processors,
+                core_distance,
             };
             let verdict = evaluate_shape(&any_experiment(), &shape, &result, &[], TWO_CORES);
             assert_eq!(
                 verdict.state, expected,
-                "{rule} {processors:?}: {verdict:?}"
+                "{rule} {core_distance:?}: {verdict:?}"
             );
             assert!(
                 verdict.measured.contains(expected_text),

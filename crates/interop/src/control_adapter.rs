@@ -39,18 +39,20 @@ const EARLY_END_TOLERANCE_NS: Nanos = 300_000_000;
 /// send a greeting (iperf3 one byte) and wait.
 const GREETING_LIMIT_BYTES: u64 = 64;
 
-/// Silence at the end of a run, beyond the gaps of its rate, from which a server counts as gone
-/// whose connection did not break, or that has none: this share of the run, within these bounds.
-/// A retransmission after its first time-outs (0.2 and 0.4 s on a short path) is no silence.
-const LOST_SERVER_SHARE: Nanos = 4;
+/// Silence at the end of a run, beyond the gaps of its rate, from which a server counts as lost
+/// without a broken connection: the run divided by this number, within the bounds below.
+const LOST_SERVER_RUN_DIVISOR: Nanos = 4;
+
+/// Bounds of that silence. A retransmission after its first time-outs (0.2 and 0.4 s on a short
+/// path) is shorter.
 const LOST_SERVER_RANGE_NS: (Nanos, Nanos) = (500_000_000, 1_000_000_000);
 
-/// The same for a server that owes a response, besides the time that a response has.
+/// Silence beyond the response time-out from which a responder counts as lost.
 const LOST_RESPONDER_NS: Nanos = 100_000_000;
 
 /// Multiple of the longest gap so far that is no silence either: retransmission time-outs double
 /// (RFC 6298 section 5.5).
-const LONGEST_GAPS: Nanos = 2;
+const LONGEST_GAP_FACTOR: Nanos = 2;
 
 /// Poll interval of a run in which payload arrives: the resolution of its gaps.
 const GAP_POLL_NS: Nanos = 50_000_000;
@@ -268,10 +270,13 @@ impl<'a> ControlAdapter<'a> {
                 LOST_RESPONDER_NS,
                 self.plan.response_timeout_ns.unwrap_or(0),
             ),
-            _ => ((run_ns / LOST_SERVER_SHARE).clamp(shortest, longest), 0),
+            _ => (
+                (run_ns / LOST_SERVER_RUN_DIVISOR).clamp(shortest, longest),
+                0,
+            ),
         };
         // The first gap begins with the run and has the round trip of the path in it.
-        pause_ns.max(LONGEST_GAPS * self.arrivals.get().longest_gap_ns)
+        pause_ns.max(LONGEST_GAP_FACTOR * self.arrivals.get().longest_gap_ns)
             + response_ns
             + self.gap_ns()
     }
@@ -337,7 +342,7 @@ impl<'a> ControlAdapter<'a> {
     /// the first has the round trip of the path in it.
     fn end_silence_ns(&self) -> Nanos {
         let gap_ns = self.gap_ns().max(self.arrivals.get().longest_gap_ns);
-        SILENCE_TIMEOUT_NS.max((LONGEST_GAPS * gap_ns).min(STALL_TIMEOUT_NS))
+        SILENCE_TIMEOUT_NS.max((LONGEST_GAP_FACTOR * gap_ns).min(STALL_TIMEOUT_NS))
     }
 
     /// Fails if a sending server stopped before its time, even if it closed in order.

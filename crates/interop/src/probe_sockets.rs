@@ -43,7 +43,7 @@ impl<'a> ProbeSockets<'a> {
     /// the stack carries.
     ///
     /// # Errors
-    /// Error of the connect; [`SessionError::Refused`] if no program listens.
+    /// Error of the connect; [`SessionError::ConnectionRefused`] if no program listens.
     pub fn connect(&self, address: SocketAddr) -> Result<Socket, SessionError> {
         let begin = Instant::now();
         let connected = self.connect_untimed(address);

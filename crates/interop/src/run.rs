@@ -27,7 +27,7 @@ use linerate_session::path_timeouts::resolve_response_timeout;
 use linerate_session::setup::AgreedFlow;
 use linerate_session::third_party_record::InteropTest;
 use linerate_session::thread_plan::usable_cpus;
-use linerate_session::{descriptor_limit, kernel_pacing, setup};
+use linerate_session::{descriptor_limit, pacing, setup};
 use linerate_sys::fd_table;
 use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackThread;
@@ -218,7 +218,7 @@ fn run_attempt(
     };
     let _hold = setup::hold_idle_states(&plan)?;
     let _memory = setup::lock_memory(&plan)?;
-    let disciplines = kernel_pacing::qdiscs(&host);
+    let disciplines = pacing::qdiscs(&host);
     let memory = FlowMemory::before_flows();
     let context = SetupContext {
         plan: &plan,
@@ -348,8 +348,11 @@ fn run_attempt(
         let has_no_report = ["ttcp", "discard"].contains(&spec.name);
         rejected_datagrams_error(remote, &results.local).filter(|_| has_no_report)
     });
-    let is_rejected = rejected_datagrams_error(remote, &results.local).is_some();
-    if let Some(failure) = (results.failure).take_if(|_| is_rejected && !is_last) {
+    let tries_next = !is_last && rejected_datagrams_error(remote, &results.local).is_some();
+    // Only such an error lets `try_in_order` continue: any other would lose the record of the run.
+    if let Some(failure) =
+        (results.failure).take_if(|failure| tries_next && failure.depends_on_address())
+    {
         emit(EventKind::Waiting {
             activity: format!(
                 "{failure}; the next address of {} follows",

@@ -11,7 +11,7 @@ use linerate_record::plan::{Direction, Plan};
 use linerate_session::dial::{SourceBinding, connect};
 use linerate_session::error::{SessionError, split_situation};
 use linerate_session::flow_handle::flow_role;
-use linerate_session::{client_stack, kernel_pacing};
+use linerate_session::{client_stack, pacing};
 use linerate_sys::clock;
 use linerate_sys::clock::Nanos;
 use linerate_transport::FlowOptions;
@@ -66,7 +66,7 @@ impl SetupContext<'_> {
         let mut options = linerate_transport::flow_options::flow_options(self.plan, role);
         if role == FlowRole::Sender {
             let remote = self.remote.ip();
-            kernel_pacing::apply_pacing(&mut options, self.plan, role, self.disciplines, remote);
+            pacing::apply_pacing(&mut options, self.plan, role, self.disciplines, remote);
         }
         options.interface.clone_from(&self.local.interface);
         options.force_buffers = self.plan.forced_buffers.client;

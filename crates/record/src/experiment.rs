@@ -302,6 +302,28 @@ impl ExperimentResult {
     }
 }
 
+/// Returns all combinations of the values of some knobs, each with its name; the first knob varies
+/// slowest. A knob without values has no combination.
+#[must_use]
+pub fn combine_values<'a>(
+    knobs: impl IntoIterator<Item = (&'a str, &'a [String])>,
+) -> Vec<KnobValues> {
+    let mut settings = vec![KnobValues::new()];
+    for (name, values) in knobs {
+        settings = settings
+            .iter()
+            .flat_map(|setting| {
+                values.iter().map(|value| {
+                    let mut setting = setting.clone();
+                    setting.insert(name.to_owned(), value.clone());
+                    setting
+                })
+            })
+            .collect();
+    }
+    settings
+}
+
 /// Parses the value of a knob as a number, for slopes and axes: `4`, `1.5`, `32K` (1024 each).
 #[must_use]
 pub fn parse_number(value: &str) -> Option<f64> {

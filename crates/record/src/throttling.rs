@@ -33,9 +33,12 @@ impl CpuThrottling {
     /// Returns the difference to an earlier reading.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
+        let periods = self.periods.saturating_sub(earlier.periods);
+        let throttled_periods = (self.throttled_periods).saturating_sub(earlier.throttled_periods);
         Self {
-            periods: self.periods.saturating_sub(earlier.periods),
-            throttled_periods: (self.throttled_periods).saturating_sub(earlier.throttled_periods),
+            periods,
+            // The counts of nested cgroups are added, and both may be throttled in one period.
+            throttled_periods: throttled_periods.min(periods),
             throttled_ns: self.throttled_ns.saturating_sub(earlier.throttled_ns),
         }
     }
@@ -57,6 +60,23 @@ mod tests {
         assert_eq!(reason(Some(&stops(18))), quota);
         for throttling in [None, Some(stops(0))] {
             assert_eq!(reason(throttling.as_ref()), "other threads ran there");
+        }
+    }
+
+    #[test]
+    fn periods_of_nested_cgroups_count_once() {
+        let reading = |periods, throttled_periods| CpuThrottling {
+            periods,
+            throttled_periods,
+            throttled_ns: 0,
+        };
+        for (earlier, later, expected) in [
+            ((10, 3), (30, 9), (20, 6)),
+            ((10, 3), (30, 43), (20, 20)),
+            ((10, 3), (10, 3), (0, 0)),
+        ] {
+            let difference = reading(later.0, later.1).since(&reading(earlier.0, earlier.1));
+            assert_eq!(difference, reading(expected.0, expected.1), "{later:?}");
         }
     }
 }

@@ -185,7 +185,9 @@ fn figures_of_named_runs(
         }
     }
     let figures = names.iter().flat_map(|name| {
-        let main = FIGURES.iter().filter(|of| MAIN_FIGURES.contains(&of.name));
+        let main = FIGURES
+            .iter()
+            .filter(|of| NAMED_RUN_FIGURES.contains(&of.name));
         main.map(move |of| ComparedFigure {
             point: format!("{name} "),
             figure: of.name.to_owned(),
@@ -237,13 +239,14 @@ fn compared_document(document: &Document) -> ComparedDocument {
     }
 }
 
-/// Main figures of a run.
-const MAIN_FIGURES: [&str; 5] = ["goodput", "pps", "loss", "p50", "p99"];
+/// Figures by which the named runs of sets are compared.
+const NAMED_RUN_FIGURES: [&str; 5] = ["goodput", "pps", "loss", "p50", "p99"];
 
-/// Figure of a run by its name; frame-based runs have a packet rate, others a goodput.
+/// Returns whether a figure is compared for a named run: the packet rate only without a goodput,
+/// as in runs of frames.
 fn is_main_figure(run: &Record, figure: &str) -> bool {
     let has_goodput = run.summary.goodput_bps.is_some();
-    MAIN_FIGURES.contains(&figure) && !(figure == "pps" && has_goodput)
+    NAMED_RUN_FIGURES.contains(&figure) && !(figure == "pps" && has_goodput)
 }
 
 /// Returns the main figures of runs, by `NAME FIGURE`; of runs with the same name the median.

@@ -3,7 +3,7 @@
 use linerate_record::expect::FigureUnit;
 use linerate_record::experiment::{
     ExpectedShape, ExperimentPoint, ExperimentResult, KnobValues, ShapeState, TableSpec,
-    parse_number,
+    combine_values, parse_number,
 };
 use linerate_stats::statistics::{Estimate, theil_sen_slope};
 
@@ -41,24 +41,12 @@ fn split_untested(
     })
 }
 
-/// Returns all combinations of the values of some knobs; the first knob varies slowest.
-fn combinations(result: &ExperimentResult, knobs: &[String]) -> Vec<KnobValues> {
-    let mut settings = vec![KnobValues::new()];
-    for name in knobs {
+/// Returns all combinations of the values of the named knobs; the first knob varies slowest.
+fn combinations(result: &ExperimentResult, names: &[String]) -> Vec<KnobValues> {
+    combine_values(names.iter().map(|name| {
         let knob = result.knobs.iter().find(|knob| knob.name == *name);
-        let values = knob.map_or(&[][..], |knob| &knob.values);
-        settings = settings
-            .iter()
-            .flat_map(|setting| {
-                values.iter().map(|value| {
-                    let mut setting = setting.clone();
-                    setting.insert(name.clone(), value.clone());
-                    setting
-                })
-            })
-            .collect();
-    }
-    settings
+        (name.as_str(), knob.map_or(&[][..], |knob| &knob.values))
+    }))
 }
 
 /// Describes a setting: `hops=4 size=32K`, in the order of the knobs.

@@ -30,9 +30,7 @@ use linerate_session::loss::{CounterSnapshot, LabNetwork, PathCounters, read_loc
 use linerate_session::record_assembly::{RecordInputs, assemble_record};
 use linerate_session::setup::{AgreedFlow, ReadyWorkers};
 use linerate_session::thread_plan::{ThreadPlan, count_usable_cpus};
-use linerate_session::{
-    boot_id, descriptor_limit, hello, kernel_pacing, random, remote_settings, setup,
-};
+use linerate_session::{boot_id, descriptor_limit, hello, pacing, random, remote_settings, setup};
 use linerate_sys::clock;
 use linerate_transport::flow_options::flow_options;
 use linerate_workload::framing::Framing;
@@ -324,7 +322,7 @@ impl ServerSession<'_> {
             ..accept.plan.clone()
         });
         let memory = FlowMemory::before_flows();
-        let disciplines = kernel_pacing::qdiscs(&host);
+        let disciplines = pacing::qdiscs(&host);
         let (flows, responder) = self.attach_flows(&accept, control, &arrivals, &disciplines)?;
         let netstack = self.stack.netstack();
         let ready = setup::start_workers(
@@ -684,7 +682,7 @@ impl ServerSession<'_> {
                     let mut options = flow_options(&accept.plan, flow_role);
                     options.addressing = flow_socket::peer_addressing(&accept.plan, self.peer.ip());
                     let remote = self.peer.ip();
-                    kernel_pacing::apply_pacing(
+                    pacing::apply_pacing(
                         &mut options,
                         &accept.plan,
                         flow_role,
@@ -692,12 +690,7 @@ impl ServerSession<'_> {
                         remote,
                     );
                     if let Some(max_bps) = self.server.interop.limits().rate_bps {
-                        kernel_pacing::limit_tcp_rate(
-                            &mut options,
-                            &accept.plan,
-                            flow_role,
-                            max_bps,
-                        );
+                        pacing::limit_tcp_rate(&mut options, &accept.plan, flow_role, max_bps);
                     }
                     options.force_buffers = accept.plan.forced_buffers.server;
                     flows.push(AgreedFlow {

@@ -9,7 +9,7 @@ use linerate_record::record::Caveat;
 use linerate_record::stack::STACK_NAME;
 use linerate_session::error::SessionError;
 use linerate_session::thread_plan::ThreadPlan;
-use linerate_session::{kernel_pacing, plan_checks, setup, stack_rejections};
+use linerate_session::{pacing, plan_checks, setup, stack_rejections};
 use linerate_stack::StackError;
 use linerate_transport::flow_role::FlowRole;
 use linerate_transport::stack_thread::StackThread;
@@ -118,7 +118,7 @@ impl<'a> ServerStack<'a> {
         host: &HostFacts,
     ) -> Result<Option<Caveat>, SessionError> {
         match self {
-            Self::Kernel => kernel_pacing::check_pacing(plan, FlowRole::Sender, host),
+            Self::Kernel => pacing::check_pacing(plan, FlowRole::Sender, host),
             Self::Netstack(_) => Ok(None),
         }
     }

@@ -34,7 +34,7 @@ use crate::loss::{LabNetwork, PathCounters, read_local_counters};
 use crate::path_timeouts::resolve_response_timeout;
 use crate::record_assembly::{RecordInputs, assemble_record};
 use crate::thread_plan::{ThreadPlan, usable_cpus};
-use crate::{boot_id, descriptor_limit, hello, kernel_pacing, random, setup};
+use crate::{boot_id, descriptor_limit, hello, pacing, random, setup};
 
 /// Test to request from a server.
 #[derive(Clone, Debug)]
@@ -170,7 +170,7 @@ impl Client {
         });
         let reason = self.wait_reason(&thread_plan, &accept);
         let plan = Arc::new(plan);
-        let disciplines = kernel_pacing::qdiscs(&host);
+        let disciplines = pacing::qdiscs(&host);
         let flows = granted_flows(&plan, &accept, client_address, server, local, &disciplines);
         let local_address = stack
             .local_address_towards(server.ip())
@@ -248,8 +248,8 @@ impl Client {
             cpus: Some(thread_plan.cpus.clone()),
             threads: Some(thread_plan.thread_count()),
         })?;
-        // Of the server the heartbeats of the client show the same.
-        // Requests that wait for their responses make no queue.
+        // A server that sends needs no such allowance: its queue does not delay the client's
+        // heartbeats. Requests that wait for their responses fill no queue.
         if plan.kind == RunKind::Throughput
             && plan.protocol == TransportProtocol::Udp
             && plan.has_direction(Direction::Send)

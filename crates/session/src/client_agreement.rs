@@ -19,7 +19,7 @@ use crate::error::SessionError;
 use crate::flow_handle::flow_role;
 use crate::loss::MAX_SEGMENTS;
 use crate::setup::AgreedFlow;
-use crate::{dial, kernel_pacing, plan_checks};
+use crate::{dial, pacing, plan_checks};
 
 /// Checks and resolves what the client can decide before its proposal.
 pub fn resolve_plan(
@@ -63,7 +63,7 @@ pub fn resolve_plan(
                 plan.rate_bps = Some(count.saturating_mul(plan.payload_bytes).saturating_mul(8));
             }
             if let Some(datagrams) = max_datagrams_per_call(plan, max_payload) {
-                kernel_pacing::join_datagrams(plan, datagrams);
+                pacing::join_datagrams(plan, datagrams);
             }
             // Paced datagrams leave one by one, or in bursts. A datagram above the MTU is
             // fragmented by IP, not split by GSO.
@@ -127,7 +127,7 @@ pub(super) fn granted_flows(
     let flow = |(number, grant): (usize, &linerate_protocol::control::FlowGrant)| {
         let flow_role = flow_role(Role::Client, grant.direction);
         let mut options = flow_options(plan, flow_role);
-        kernel_pacing::apply_pacing(&mut options, plan, flow_role, disciplines, server.ip());
+        pacing::apply_pacing(&mut options, plan, flow_role, disciplines, server.ip());
         options.interface.clone_from(&local.interface);
         let round_trip = &plan.round_trip;
         if let Some(group) = &round_trip.group {

@@ -29,7 +29,7 @@ use super::thread_plan::{ThreadPlan, usable_cpus};
 use crate::client_agreement::resolve_plan;
 use crate::error::SessionError;
 use crate::record_assembly::peer_lost_warning;
-use crate::{kernel_pacing, stack_rejections};
+use crate::{pacing, stack_rejections};
 
 /// Network stack of the client's end.
 pub enum ClientStack {
@@ -317,7 +317,7 @@ impl ClientStack {
         host: &HostFacts,
     ) -> Result<Option<Caveat>, SessionError> {
         match self {
-            Self::Kernel => kernel_pacing::check_pacing(plan, flow_role, host),
+            Self::Kernel => pacing::check_pacing(plan, flow_role, host),
             Self::Netstack(_) => Ok(None),
         }
     }

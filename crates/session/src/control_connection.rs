@@ -15,7 +15,7 @@ use linerate_sys::socket;
 use linerate_sys::socket::MessageFlags;
 use socket2::Socket;
 
-use crate::coordinator::ControlChannel;
+use crate::coordinator::{ControlChannel, MAX_RESULT_WAIT_NS};
 use crate::error::SessionError;
 use crate::path_timeouts::path_delay_ns;
 
@@ -32,9 +32,8 @@ pub const SERVER_SILENCE_TIMEOUT: Duration = Duration::from_secs(14);
 /// test gets no longer silence, at either end.
 pub const HANDSHAKE_STATE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Longest delay by queues that is taken into account: the wait for the results of a run whose
-/// payload still arrives ends then too.
-const MAX_DELAY_NS: Nanos = 600_000_000_000;
+/// Longest delay by queues that extends the silence timeout: the wait for results ends then, too.
+const MAX_DELAY_NS: Nanos = MAX_RESULT_WAIT_NS;
 
 /// Longest sleep in the handshake: the delay until a stop is noticed.
 const STOP_POLL_NS: Nanos = 50_000_000;
@@ -93,9 +92,10 @@ pub struct ControlConnection {
     peer: SocketAddr,
     last_received_ns: Nanos,
     last_sent_ns: Nanos,
-    /// Longest delay by queues so far: of the path, and of this end's own payload. After a queue of
-    /// some length, TCP's next retransmission may take as long again.
+    /// Longest delay by queues so far: of the path, and of this end's own payload. It stays once the
+    /// queue is empty, because TCP's next retransmission may take as long again.
     longest_delay_ns: Nanos,
+    /// This end sends datagrams, which delay its frames without any sign on this connection.
     sends_datagrams: bool,
     closed: bool,
     /// Longest time in one state of the handshake.
@@ -172,7 +172,7 @@ impl ControlConnection {
         Some(u64::from(info.rtt_us) * 1_000)
     }
 
-    /// Notes that this end sends datagrams from now on, which its frames may have to wait for.
+    /// Extends the silence timeout from now on by the queue that datagrams of this end may fill.
     pub fn expect_send_queue(&mut self) {
         self.sends_datagrams = true;
     }
@@ -291,7 +291,8 @@ impl ControlConnection {
                         };
                         let silent_ns = clock::now().saturating_sub(self.last_received_ns);
                         let timeout_ns = timeout.as_nanos() as Nanos;
-                        // Before the hello, a stranger would decide how long its path is.
+                        // Before the hello there is no allowance: any host could claim a long path
+                        // and occupy a slot.
                         if silent_ns > timeout_ns
                             && (!has_hello || silent_ns > timeout_ns + self.delay_ns())
                         {
@@ -526,7 +527,7 @@ mod tests {
         receive_behind_queue(seconds, sends_hello, 0)
     }
 
-    /// The same, with frames of this end behind a queue.
+    /// Receives like [`receive_after_silence`], with frames of this end behind a queue.
     fn receive_behind_queue(
         seconds: u64,
         sends_hello: bool,
@@ -578,7 +579,7 @@ mod tests {
             let received = receive_behind_queue(seconds, true, queue_seconds);
             assert_eq!(received.is_err(), is_lost, "{seconds} {queue_seconds}");
         }
-        // A stranger's path is not waited for.
+        // Without a hello there is no allowance for the path.
         assert!(receive_behind_queue(12, false, 30).is_err());
     }
 

@@ -75,10 +75,9 @@ const DRAIN_TIMEOUT_NS: Nanos = 3_000_000_000;
 /// Time without progress after its end at which a run is aborted.
 const STALL_TIMEOUT_NS: Nanos = 10_000_000_000;
 
-/// Longest wait for the results of a run that ends by amount, even while frames arrive, and of one
-/// that ends by time while payload arrives: a receiver may have to drain the buffers of the path,
-/// 4 MB at 64 kb/s.
-const AMOUNT_RUN_TIMEOUT_NS: Nanos = 600_000_000_000;
+/// Longest wait for the other end's results, even while frames or payload arrive: a receiver may
+/// have to drain the buffers of the path, 4 MB at 64 kb/s.
+pub(crate) const MAX_RESULT_WAIT_NS: Nanos = 600_000_000_000;
 
 /// Time after the start in which rejected datagrams (ICMP port unreachable) abort the run.
 const REJECTION_WINDOW_NS: Nanos = 3_000_000_000;
@@ -308,7 +307,8 @@ impl Coordinator<'_> {
 struct ResultTimeout {
     /// End of the run by time: payload in flight arrives soon after it, or never.
     end_ns: Option<Nanos>,
-    /// Last time that payload arrived at either end, or that the queue of this end is empty.
+    /// Time of the last progress: payload moved at this end, or its send queue becomes empty (which
+    /// may be in the future).
     moved_ns: Nanos,
     /// Time when this end was requested to stop.
     stop_requested_ns: Option<Nanos>,
@@ -323,8 +323,8 @@ impl ResultTimeout {
                 .max(end_ns)
                 .max(self.moved_ns)
                 .saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS + path_ns)
-                .min(sent_ns.max(end_ns).saturating_add(AMOUNT_RUN_TIMEOUT_NS)),
-            None => sent_ns.saturating_add(AMOUNT_RUN_TIMEOUT_NS),
+                .min(sent_ns.max(end_ns).saturating_add(MAX_RESULT_WAIT_NS)),
+            None => sent_ns.saturating_add(MAX_RESULT_WAIT_NS),
         };
         match self.stop_requested_ns {
             Some(stop_ns) => deadline_ns.min(sent_ns.max(stop_ns) + 2 * DRAIN_TIMEOUT_NS),
@@ -587,10 +587,10 @@ impl RunState<'_> {
         watches.filter_map(SocketWatch::unsent_bytes).sum()
     }
 
-    /// Returns whether datagrams that this end has sent are still waiting below its sockets. Its
-    /// totals follow them: ahead of them they would start the other end's wait for the last ones,
-    /// and behind them another tool's wait for an answer. A stream has its own end, after whatever
-    /// its socket holds.
+    /// Returns whether datagrams of this end still wait below its sockets, so that its totals wait
+    /// too: totals that overtake datagrams start the other end's timeout for the last of them, and
+    /// totals queued behind them start the response timeout of another tool's protocol too early. A
+    /// stream needs no such wait, because its end follows all of its payload.
     fn awaits_send_queue(&self, now: Nanos) -> bool {
         self.coordinator.plan.protocol == TransportProtocol::Udp
             && self.send_queue.is_draining(now)
@@ -630,7 +630,7 @@ impl RunState<'_> {
         // whatever the other end does.
         let is_overdue = |run_end_ns: Nanos| {
             now >= (run_end_ns.max(moved_ns)).saturating_add(STALL_TIMEOUT_NS + DRAIN_TIMEOUT_NS)
-                || now >= run_end_ns.saturating_add(AMOUNT_RUN_TIMEOUT_NS)
+                || now >= run_end_ns.saturating_add(MAX_RESULT_WAIT_NS)
         };
         if self.end_ns.is_some_and(is_overdue) {
             self.coordinator.phase().abort();

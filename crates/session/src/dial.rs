@@ -221,7 +221,8 @@ pub(super) fn udp_headers_bytes(is_ipv6: bool) -> u64 {
 /// Pause between attempts with `--retry`, and the delay until Ctrl-C is noticed.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Opens a TCP connection that keepalive probes hold open; waits in short steps, so that Ctrl-C ends it.
+/// Opens a TCP connection that keepalive probes hold open; waits in short steps, so that Ctrl-C ends
+/// it.
 pub fn connect(
     address: SocketAddr,
     local: &SourceBinding,

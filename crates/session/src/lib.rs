@@ -9,7 +9,7 @@
 pub mod client_agreement;
 mod client_caveats;
 pub mod client_stack;
-pub mod kernel_pacing;
+pub mod pacing;
 pub mod plan_checks;
 pub mod remote_settings;
 mod tool_limit;

@@ -37,16 +37,20 @@ const HIDDEN_QUEUE_NS: Nanos = 45_000_000_000;
 /// 0 for another socket.
 ///
 /// It is what TCP allows a round trip (RFC 6298 section 2.3: its time-out without the doubling), as
-/// far as acknowledgements have arrived. While none arrives for what this end said, a queue that it
-/// has filled with datagrams (`sends_datagrams`) cannot be told from a dead path.
+/// far as acknowledgements have arrived. While bytes of this end are unacknowledged, a queue that it
+/// has filled with datagrams (`sends_datagrams`) looks like a dead path.
 #[must_use]
 pub fn path_delay_ns(connection: &impl AsRawFd, sends_datagrams: bool) -> Nanos {
     let allowed = read_tcp_info(connection).map_or(0, |info| {
         (u64::from(info.rtt_us) + 4 * u64::from(info.rtt_variation_us)) * 1_000
     });
-    let is_unheard =
+    let is_unacknowledged =
         sends_datagrams && read_unacknowledged_bytes(connection).is_ok_and(|bytes| bytes > 0);
-    allowed.max(if is_unheard { HIDDEN_QUEUE_NS } else { 0 })
+    allowed.max(if is_unacknowledged {
+        HIDDEN_QUEUE_NS
+    } else {
+        0
+    })
 }
 
 #[cfg(test)]

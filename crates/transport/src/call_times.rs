@@ -308,8 +308,8 @@ impl CallRecorder for CallTracer {
         let from = self.timer.last_ticks;
         self.timer.end(call, outcome);
         let to = self.timer.last_ticks;
-        // A spinning thread makes millions of empty calls, which would fill the trace: it has the
-        // first of them. A thread that sleeps in between has all of its rounds there.
+        // Of empty calls in a row only the first is kept: a spinning thread would fill the trace with
+        // millions of them. The rounds of a thread that sleeps in between are all kept.
         let is_empty = outcome == CallOutcome::Empty;
         let repeats_empty = is_empty && self.follows_empty;
         self.follows_empty = is_empty;

@@ -20,8 +20,8 @@ pub const NUTTCP_PROBE: &[u8] = b"HELO nuttcp v6.1.99\n";
 /// Smallest request of sockperf.
 pub const SOCKPERF_PROBE: SockperfHeader = SockperfHeader::request(1, HEADER_BYTES as u32);
 
-/// Attempts to get a first response from a responder. Each has its own number: a reply tells which
-/// one it answers, and a late one is not taken for the response to a request.
+/// Attempts to get a first response from a responder. Each probe has its own number: a reply shows
+/// which probe it belongs to, and a late one differs from the response to a request.
 pub const RESPONDER_PROBES: u8 = 5;
 
 /// Returns the probe of an attempt at an echo server.

@@ -181,7 +181,7 @@ impl<T: Transport> Workload<T> for UdpRequestSender<'_, T::Socket> {
         });
         let (now, is_empty) = match received {
             Poll::Ready(received) => match received? {
-                (now, ResponseKind::FlowOpening, _) => (now, false),
+                (now, ResponseKind::SetupDatagram, _) => (now, false),
                 (now, ResponseKind::Earlier(number), _) => {
                     self.requests.record_late_response(number, now);
                     (now, false)

@@ -181,7 +181,7 @@ fn run_demo(args: &DemoArgs, output: &mut CommandOutput) -> Result<u8, CommandFa
         },
         runs,
     };
-    crate::explained::add_findings_to_set(&mut set);
+    crate::findings::add_findings_to_set(&mut set);
     output.write_set(&set, &[])?;
     write_results(&args.dir, &set, hosts.rerun_note(&set.runs))?;
     let report = args.dir.join("report.html");

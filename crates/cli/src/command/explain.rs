@@ -41,7 +41,7 @@ fn explain_document(args: &ExplainArgs, output: &CommandOutput) -> Result<u8, Co
     let title = format!("linerate explain {}", args.record);
     let has_cause = match read_document(&args.record)? {
         Document::Run(mut record) => {
-            crate::explained::add_findings(&mut record);
+            crate::findings::add_findings(&mut record);
             output.write_document(&record, |style| text::render_explanation(&record, style))?;
             if let Some(file) = &args.html {
                 let runs = std::slice::from_ref(&*record);
@@ -50,7 +50,7 @@ fn explain_document(args: &ExplainArgs, output: &CommandOutput) -> Result<u8, Co
             record.findings.iter().any(Finding::is_cause)
         }
         Document::Set(mut set) => {
-            crate::explained::add_findings_to_set(&mut set);
+            crate::findings::add_findings_to_set(&mut set);
             output.write_document(&set, |style| explained_runs(&set.runs, style))?;
             if let Some(file) = &args.html {
                 write_file(file, &html::render_set(&title, &set))?;

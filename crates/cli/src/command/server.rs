@@ -67,7 +67,7 @@ fn serve(args: &ServerArgs, output: &mut CommandOutput) -> Result<u8, CommandFai
     let network = crate::lab_network::lab_network();
     let in_lab = network.is_some();
     let server = Server::bind(&server_options(args)?)?.in_network(network);
-    // Where cgroups are hidden, they are reached with the privileges of the start.
+    // The first read may mount hidden cgroups, with the privileges that are dropped below.
     let _ = read_cpu_quota();
     // Before the first thread: threads inherit the capabilities of the thread that starts them.
     drop_privileges(args, &server, in_lab)?;

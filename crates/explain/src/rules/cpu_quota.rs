@@ -11,11 +11,13 @@ use crate::finding_builder::FindingBuilder;
 use crate::reference::{CauseReference, detection, percent};
 use crate::run_view::RunView;
 
-/// Fewest stops, and smallest share of the time, that matter.
+/// Fewest throttled periods that matter.
 const MIN_THROTTLED_PERIODS: u64 = 2;
+
+/// Smallest share of the time without processor time that matters.
 const MIN_RELEVANT_SHARE: f64 = 0.03;
 
-/// Largest share that is an estimate.
+/// Upper bound of the share, so that the gain 1 / (1 - share) stays finite.
 const MAX_SHARE: f64 = 0.99;
 
 /// See docs/CAUSES.md#cpu-quota.

@@ -26,9 +26,9 @@ impl CgroupMount {
     /// Reads a line of mountinfo (proc_pid_mountinfo(5)): fields 4 and 5 are the root of the mount
     /// and the mount point; after the separator come the type, the source and the options.
     fn parse(line: &str) -> Option<Self> {
-        let (place, file_system) = line.split_once(" - ")?;
-        let mut place = place.split(' ').skip(3);
-        let (root, mount_point) = (place.next()?, place.next()?);
+        let (mount, file_system) = line.split_once(" - ")?;
+        let mut mount = mount.split(' ').skip(3);
+        let (root, mount_point) = (mount.next()?, mount.next()?);
         let mut file_system = file_system.split(' ');
         let (kind, options) = (file_system.next()?, file_system.nth(1)?);
         let is_v2 = kind == "cgroup2";
@@ -40,9 +40,9 @@ impl CgroupMount {
         })
     }
 
-    /// Returns the mounts that a process sees, at most one of each version.
-    fn of_process(files: &SystemFiles, process: &str) -> Vec<Self> {
-        let mounts = files.read_text(&format!("/proc/{process}/mountinfo"));
+    /// Returns the mounts that this process sees, at most one of each version.
+    fn of_process(files: &SystemFiles) -> Vec<Self> {
+        let mounts = files.read_text("/proc/thread-self/mountinfo");
         let mounts = mounts.unwrap_or_default();
         let find = |is_v2| {
             let mut mounts = mounts.lines().filter_map(Self::parse);
@@ -51,12 +51,13 @@ impl CgroupMount {
         [true, false].into_iter().filter_map(find).collect()
     }
 
-    /// Returns the mounts of this machine. Where they are hidden, as by `ip netns exec`, root mounts
-    /// them once for itself and keeps them open: a server gives up the privilege for that.
+    /// Returns the mounts of this machine. Where they are hidden, as by `ip netns exec`, the first
+    /// call mounts the hierarchy and keeps it open. That takes CAP_SYS_ADMIN, which a server drops
+    /// after its start.
     fn of_machine() -> &'static [Self] {
         static MOUNTS: LazyLock<(Vec<CgroupMount>, Option<OwnedFd>)> = LazyLock::new(|| {
             let files = SystemFiles::of_machine();
-            let visible = CgroupMount::of_process(&files, "thread-self");
+            let visible = CgroupMount::of_process(&files);
             let (true, Some(memberships)) = (visible.is_empty(), read_memberships(&files)) else {
                 return (visible, None);
             };
@@ -141,7 +142,7 @@ impl CpuHierarchy {
 
     /// Returns the hierarchies that this process sees.
     fn of_process(files: &SystemFiles) -> Vec<Self> {
-        Self::find(files, &CgroupMount::of_process(files, "thread-self"))
+        Self::find(files, &CgroupMount::of_process(files))
     }
 
     /// Returns the paths of the process's cgroup and of those above it, below the mount point.

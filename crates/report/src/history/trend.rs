@@ -117,7 +117,7 @@ pub struct PlanTrends {
 }
 
 /// Figures of a page over time, in order.
-const MAIN_FIGURES: [&str; 8] = [
+const TREND_FIGURES: [&str; 8] = [
     "goodput",
     "loss",
     "retransmits",
@@ -159,7 +159,7 @@ pub fn trends_by_plan(documents: &[Document]) -> Vec<PlanTrends> {
 impl PlanTrends {
     fn of_group(group: Vec<(HistoryEntry, &Record)>) -> Self {
         let (entries, runs): (Vec<_>, Vec<_>) = group.into_iter().unzip();
-        let trends = MAIN_FIGURES.iter().filter_map(|name| {
+        let trends = TREND_FIGURES.iter().filter_map(|name| {
             let figure = FIGURES.iter().find(|figure| figure.name == *name)?;
             let trend = trend(name, figure.unit, &entries);
             // A loss that never occurred needs no chart.

@@ -274,7 +274,7 @@ impl<'a, S: Copy> ReconnectingSender<'a, S> {
                     self.requests.record_late_response(number, now);
                     None
                 }
-                (_, ResponseKind::FlowOpening) => None,
+                (_, ResponseKind::SetupDatagram) => None,
             });
         }
         let response = transport.tcp_receive(socket, request.len() - received, |payload| {

@@ -49,8 +49,8 @@ pub enum ResponseKind {
     Current(ResponseCheck),
     /// Response to an earlier request, with its number.
     Earlier(u64),
-    /// No response: a repeated opening of the flow, or the late reply to a probe before the start.
-    FlowOpening,
+    /// Datagram of the setup: a repeated opening of the flow, or a late reply to a probe.
+    SetupDatagram,
 }
 
 /// Request message of a flow, and the figures of its responses.
@@ -482,7 +482,7 @@ pub fn classify(payload: &[u8], request: &[u8], number: u64, verify: bool) -> Re
 fn classify_unequal(payload: &[u8], request: &[u8], number: u64, verify: bool) -> ResponseKind {
     // An echo server is probed until it responds; a slow one responds to each probe, possibly late.
     if (is_opening_datagram(payload) || is_echo_reply(payload)) && payload != request {
-        return ResponseKind::FlowOpening;
+        return ResponseKind::SetupDatagram;
     }
     if request.len() < wire::HEADER_BYTES {
         let len = request.len().min(8);
@@ -512,7 +512,7 @@ pub fn classify_framed(
         return ResponseKind::Current(ResponseCheck::Correct);
     }
     if matches!(framing, Framing::Sockperf) && is_sockperf_reply(payload) {
-        return ResponseKind::FlowOpening;
+        return ResponseKind::SetupDatagram;
     }
     match framing
         .reply_number(payload)
@@ -748,11 +748,11 @@ mod tests {
         let sent = request(greeting.len(), 9);
         assert_eq!(
             classify(&greeting, &sent, 9, true),
-            ResponseKind::FlowOpening
+            ResponseKind::SetupDatagram
         );
         assert_eq!(
             classify(&greeting, &sent, 9, false),
-            ResponseKind::FlowOpening
+            ResponseKind::SetupDatagram
         );
     }
 
@@ -764,7 +764,7 @@ mod tests {
                 for attempt in 0..RESPONDER_PROBES {
                     assert_eq!(
                         classify(&echo_probe(attempt), &sent, 9, verify),
-                        ResponseKind::FlowOpening,
+                        ResponseKind::SetupDatagram,
                         "{bytes}"
                     );
                 }
@@ -784,7 +784,7 @@ mod tests {
                 let late = sockperf_probe(attempt).to_reply().to_bytes();
                 assert_eq!(
                     of(&late),
-                    [ResponseKind::FlowOpening; 2],
+                    [ResponseKind::SetupDatagram; 2],
                     "{number} {bytes}"
                 );
             }

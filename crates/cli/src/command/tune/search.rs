@@ -51,7 +51,7 @@ pub fn measure_start(
         return Ok(result);
     };
     if record.findings.is_empty() {
-        crate::explained::add_findings(record);
+        crate::findings::add_findings(record);
     }
     let names: Vec<&str> = (bench.applier.knobs.iter())
         .map(|knob| knob.name.as_str())

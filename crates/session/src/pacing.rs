@@ -1,5 +1,5 @@
-//! Pacing of a sender: how its rate is kept (user space, socket rate, departure times), whether the
-//! interface's qdisc honours it, and the datagrams of one call.
+//! Pacing of a sender: user space, socket rate or departure times, the qdisc that these need, and the
+//! datagrams of one call.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Findings of records, with commands as this user has to type them.
+//! Findings of records; commands that need root have `sudo` in front of them for other users.
 
 use linerate_record::command_line::shell_quote;
 use linerate_record::finding::Finding;
