@@ -101,7 +101,7 @@ pub fn run_measurement(
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("linerate")
-        .args(args)
+        .args(args.iter().filter(|arg| *arg != "--no-store"))
         .args([form, "--no-store"]);
     for variable in OUTER_VARIABLES {
         command.env_remove(variable);

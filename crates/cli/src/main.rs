@@ -274,12 +274,19 @@ fn option_hint(args: &[OsString], error: &clap::Error) -> Option<ErrorReport> {
         .filter(|other| **other != command)
         .map(|other| format!("`{other}`"))
         .collect();
-    (!others.is_empty()).then(|| {
-        ErrorReport::new(
-            format!("is an option of {}, not of `{command}`", others.join(", ")),
+    let first = others.first()?.trim_matches('`');
+    let others = others.join(", ");
+    Some(match command.starts_with('-') {
+        true => ErrorReport::new(
+            format!("is an option of {others}, and the command is missing"),
+            option,
+            format!("start with a command: `linerate {first} {option} …`"),
+        ),
+        false => ErrorReport::new(
+            format!("is an option of {others}, not of `{command}`"),
             option,
             format!("`linerate {command} --help` lists its options"),
-        )
+        ),
     })
 }
 

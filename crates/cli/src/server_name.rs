@@ -1,7 +1,7 @@
 //! A server as the command line names it: `HOST`, `HOST:PORT`, `[IPv6]:PORT`.
 
 use std::fmt;
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// Name or address of a server, with its port if that was given too.
@@ -30,7 +30,7 @@ impl FromStr for ServerName {
             }
             // More colons are an IPv6 address.
             None => match text.split_once(':') {
-                Some((host, port)) if !port.contains(':') && !host.is_empty() => (host, Some(port)),
+                Some((host, port)) if !port.contains(':') => (host, Some(port)),
                 _ => (text, None),
             },
         };
@@ -51,13 +51,17 @@ impl FromStr for ServerName {
 
 /// Rejects text that looks like an address and is none: DNS would be queried for it otherwise.
 fn check_address(host: &str) -> Result<(), String> {
-    let parts: Vec<&str> = host.split('.').collect();
-    let is_number = |part: &&str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    if parts.len() == 4
-        && parts.iter().all(is_number)
-        && parts.iter().any(|part| part.parse::<u8>().is_err())
+    if host.is_empty() {
+        return Err("a host is missing: write a name or an address".to_owned());
+    }
+    // No top-level domain is a number (RFC 3696 section 2). The resolver would read `1.2.3` as
+    // 1.2.0.3, and `010.0.0.1` as octal.
+    let last = host.rsplit('.').next().unwrap_or(host);
+    if last.bytes().all(|byte| byte.is_ascii_digit())
+        && !host.contains([':', '%'])
+        && host.parse::<Ipv4Addr>().is_err()
     {
-        return Err("not an IPv4 address: each of its four numbers is 0 to 255".to_owned());
+        return Err("not an IPv4 address: write four numbers of 0 to 255".to_owned());
     }
     let (address, interface) = host.split_once('%').unwrap_or((host, ""));
     if address.contains(':') && address.parse::<Ipv6Addr>().is_err() {
@@ -95,7 +99,9 @@ mod tests {
             ("[::1]:5201", "::1", Some(5201)),
             ("[fe80::1%eth0]:7", "fe80::1%eth0", Some(7)),
             ("fe80::1%eth0", "fe80::1%eth0", None),
-            ("127.1", "127.1", None),
+            ("127.1.example.net", "127.1.example.net", None),
+            ("::ffff:10.0.0.1", "::ffff:10.0.0.1", None),
+            ("host1", "host1", None),
         ] {
             let name: ServerName = text.parse().unwrap();
             assert_eq!((name.host.as_str(), name.port), (host, port), "{text}");
@@ -111,6 +117,11 @@ mod tests {
             ),
             ("300.1.2.3", "not an IPv4 address"),
             ("300.1.2.3:80", "not an IPv4 address"),
+            ("1.2.3", "not an IPv4 address"),
+            ("0127.0.0.1", "not an IPv4 address"),
+            ("2130706433", "not an IPv4 address"),
+            ("", "a host is missing"),
+            (":5201", "a host is missing"),
             ("fe80::1::2", "not an IPv6 address"),
             ("host:no", "`no` is not a port"),
             ("host:0", "`0` is not a port"),

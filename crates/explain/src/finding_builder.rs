@@ -21,6 +21,7 @@ impl FindingBuilder {
             evidence: Vec::new(),
             remedy: String::new(),
             command: None,
+            needs_our_server: false,
             tried: Vec::new(),
             gain: None,
             gain_is_estimate: false,

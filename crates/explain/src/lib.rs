@@ -65,6 +65,7 @@ fn note_required_server(run: &RunView<'_>, finding: &mut Finding) {
         needs_server && !tokens.iter().any(|token| token.starts_with("--peer"))
     };
     if finding.command.as_ref().is_some_and(needs_server) {
+        finding.needs_our_server = true;
         let remedy = &mut finding.remedy;
         remedy.push_str(&format!(
             "; {protocol} does not support that: run `linerate server` on the server host instead"
@@ -182,6 +183,18 @@ mod tests {
     }
 
     #[test]
+    fn a_server_without_a_warm_up_stays() {
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "10.0.0.1");
+        let record = third_party_record("discard", Direction::Send, plan, Summary::default());
+        let command = RunView::new(&record).rerun_command("-t 30 -O 5");
+        assert!(
+            command.contains("--peer discard") && command.contains("-t 30"),
+            "{command}"
+        );
+        assert!(!command.contains("-O"), "{command}");
+    }
+
+    #[test]
     fn a_command_for_our_server_names_it() {
         let plan = Plan::new(RunKind::Throughput, TransportProtocol::Tcp, "10.0.0.1");
         let record = third_party_record("ttcp", Direction::Receive, plan, Summary::default());
@@ -202,6 +215,7 @@ mod tests {
             let mut finding = builder.command(command.clone()).build().expect("evidence");
             note_required_server(&run, &mut finding);
             assert_eq!(finding.remedy != "more flows", names_server, "{command}");
+            assert_eq!(finding.needs_our_server, names_server, "{command}");
         }
     }
 }

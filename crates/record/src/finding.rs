@@ -107,6 +107,10 @@ pub struct Finding {
     /// Exact command or setting to try.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
+    /// True if the command measures to `linerate server`, which the server of the run is not: start
+    /// it first.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub needs_our_server: bool,
     /// Remedies of this kind that the run already used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tried: Vec<String>,

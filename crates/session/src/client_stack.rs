@@ -389,19 +389,25 @@ fn reachable(stack: &StackThread, addresses: Vec<SocketAddr>) -> Vec<SocketAddr>
 /// Tries addresses in order until one succeeds.
 ///
 /// # Errors
-/// The error of the first address; at once for errors that do not depend on the address.
+/// The error of the first address at which a program responded, else of the first one; at once for
+/// errors that do not depend on the address.
 pub fn try_in_order<R>(
     addresses: Vec<SocketAddr>,
     mut attempt: impl FnMut(SocketAddr) -> Result<R, SessionError>,
 ) -> Result<R, SessionError> {
-    let mut first_error = None;
+    let mut kept_error: Option<SessionError> = None;
     for address in addresses {
         match attempt(address) {
-            Err(error) if error.depends_on_address() => drop(first_error.get_or_insert(error)),
+            Err(error) if error.depends_on_address() => {
+                let kept_responded = (kept_error.as_ref()).map(SessionError::is_of_a_program);
+                if kept_responded.is_none_or(|responded| !responded && error.is_of_a_program()) {
+                    kept_error = Some(error);
+                }
+            }
             done => return done,
         }
     }
-    Err(first_error.expect("a name without an address is an error before"))
+    Err(kept_error.expect("a name without an address is an error before"))
 }
 
 /// Checks that the user-space stack can send to an address.
@@ -577,6 +583,21 @@ mod tests {
             });
             assert_eq!(result, expected);
         }
+        // The reason of a program that responded says more than a refused connection.
+        let result: Result<(), _> = try_in_order(addresses(1..5), |remote| {
+            Err(match remote.port() {
+                2 | 3 => SessionError::OtherSender {
+                    address: remote,
+                    from: remote.ip(),
+                },
+                _ => rejected(remote),
+            })
+        });
+        let error = result.unwrap_err();
+        assert!(
+            matches!(&error, SessionError::OtherSender { address, .. } if address.port() == 2),
+            "{error}"
+        );
         // Ctrl-C, a failed port and a rejected option do not depend on the address.
         for stops in [
             || SessionError::Interrupted,

@@ -286,6 +286,12 @@ impl SessionError {
         )
     }
 
+    /// Returns whether a program at the address responded.
+    #[must_use]
+    pub fn is_of_a_program(&self) -> bool {
+        matches!(self, Self::OtherSender { .. } | Self::PeerFailed { .. })
+    }
+
     /// Returns whether another address of the same host may do without this error.
     #[must_use]
     pub fn depends_on_address(&self) -> bool {

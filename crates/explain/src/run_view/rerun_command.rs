@@ -261,6 +261,12 @@ impl RunView<'_> {
             && command.has_option("peer")
             && !supports_options(protocol, &command)
         {
+            // A warm-up that the server cannot omit is no reason for another server.
+            let mut without_omit = command.clone();
+            without_omit.remove_option("omit");
+            if supports_options(protocol, &without_omit) {
+                return without_omit;
+            }
             // Our server has another port.
             for option in ["peer", "port", "far-report"] {
                 command.remove_option(option);

@@ -105,6 +105,9 @@ fn render_finding(finding: &Finding, serving: bool, style: &TextStyle) -> String
     // A command is not wrapped, so that it can be copied.
     let command = (finding.command.as_ref()).map(|command| strip_control_characters(command));
     if style.brief {
+        if finding.needs_our_server {
+            lines.push(line("first", "start `linerate server` on the server host"));
+        }
         lines.push(match command {
             Some(command) => format!("  try  {command}"),
             None => line("try ", &finding.remedy),

@@ -218,11 +218,15 @@ fn render_measurements(set: &RunSet, style: &TextStyle) -> String {
     lines.join("\n")
 }
 
-/// Returns whether caveats are counted by kind, because there are many runs: rounds, trials, or points
-/// of an experiment.
+/// Returns whether caveats are counted by kind, because there are many runs: repeats, rounds, trials,
+/// or points of an experiment.
 fn counts_caveats_by_kind(set: &RunSet) -> bool {
     let result = &set.result;
-    result.waiting_costs.is_some()
+    let mut names = set.runs.iter().map(phrases::run_name);
+    let first = names.next();
+    let is_repeated = set.runs.len() > 1 && names.all(|name| Some(name) == first);
+    is_repeated
+        || result.waiting_costs.is_some()
         || result.search.is_some()
         || result.has_uniform_runs()
         || result.experiment.is_some()
