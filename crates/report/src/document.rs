@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
+use linerate_record::event::ErrorReport;
 use linerate_record::experiment::ExperimentResult;
 use linerate_record::record::{RUN_SCHEMA, Record};
 use linerate_record::run_set::{RunSet, SET_SCHEMA};
@@ -12,7 +13,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use crate::ReportError;
-use crate::external_text::parse_json;
+use crate::external_text::{clean, parse_json};
 
 /// Content of a file of the store.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +37,9 @@ pub enum DocumentError {
     /// JSON without a schema id.
     #[error("JSON without a `schema` field, so not a record")]
     MissingSchema,
+    /// Document of a command that failed (situation and object).
+    #[error("the error of a run: {0}: {1}")]
+    FailedRun(String, String),
     /// JSON that does not match the schema it names.
     #[error("an incomplete or invalid record ({0})")]
     InvalidRecord(serde_json::Error),
@@ -59,6 +63,7 @@ impl Document {
         #[serde(untagged)]
         enum SchemaProbe {
             WithSchema { schema: String },
+            OfFailure { error: ErrorReport },
             WithoutSchema(IgnoredAny),
         }
         if text.trim().is_empty() {
@@ -68,8 +73,15 @@ impl Document {
             true => DocumentError::Truncated(error.line()),
             false => DocumentError::Json(error),
         })?;
-        let SchemaProbe::WithSchema { schema } = named else {
-            return Err(DocumentError::MissingSchema);
+        let schema = match named {
+            SchemaProbe::WithSchema { schema } => schema,
+            SchemaProbe::OfFailure { error } => {
+                return Err(DocumentError::FailedRun(
+                    clean(&error.object),
+                    clean(&error.situation),
+                ));
+            }
+            SchemaProbe::WithoutSchema(_) => return Err(DocumentError::MissingSchema),
         };
         match schema.as_str() {
             RUN_SCHEMA => parse_json(text).map(Self::Run),
@@ -271,6 +283,11 @@ mod tests {
             (b"{\"schema\":\n", "truncated", "name a file that"),
             (b"{}", "without a `schema`", "name a file that"),
             (b"[]", "without a `schema`", "name a file that"),
+            (
+                br#"{"error":{"situation":"no route","object":"192.0.2.1","next_step":""}}"#,
+                "the error of a run: 192.0.2.1: no route",
+                "name a file that",
+            ),
             (b"nonsense", "not JSON", "name a file that"),
             (b"\xff\xfe", "not UTF-8", "name a file that"),
             (

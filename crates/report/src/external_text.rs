@@ -44,7 +44,7 @@ fn clean_value(value: Value) -> Value {
     }
 }
 
-fn clean(text: &str) -> String {
+pub(crate) fn clean(text: &str) -> String {
     text.chars().filter(|&c| !is_unprintable(c)).collect()
 }
 

@@ -48,14 +48,20 @@ pub fn render_over_time(title: &str, plans: &[PlanTrends]) -> String {
     let rows = rows.map(|row| {
         vec![
             row.run.started.strftime("%Y-%m-%d %H:%M").to_string(),
+            row.run.plan.host.clone(),
             row.name,
             with_micro_sign(&row.figure),
             with_micro_sign(&row.meaning),
         ]
     });
-    if let Some(grid) = Grid::new(&["started", "run", "figure", "meaning"], rows.collect(), 2) {
+    let headings = ["started", "host", "run", "figure", "meaning"];
+    if let Some(grid) = Grid::new(&headings, rows.collect(), 3) {
+        let heading = match series.is_empty() {
+            true => "Runs",
+            false => "Runs of other plans",
+        };
         body.push_str(&format!(
-            "<section>\n<h2>Runs of other plans</h2>\n{}</section>\n",
+            "<section>\n<h2>{heading}</h2>\n{}</section>\n",
             frame::render_grid(&grid)
         ));
     }

@@ -220,7 +220,7 @@ pub fn render_marks(entry: &HistoryEntry, style: &TextStyle) -> String {
 pub fn render_over_time(plans: &[PlanTrends], style: &TextStyle) -> String {
     let mut blocks = vec![style.paint(PaintRole::Bold, &describe_period(plans))];
     let (series, single): (Vec<_>, Vec<_>) = plans.iter().partition(|plan| !plan.trends.is_empty());
-    for plan in series {
+    for plan in &series {
         let title = strip_control_characters(&plan.title);
         let mut block = wrap(&title, style.width).join("\n");
         for trend in plan.trends.iter().skip(1) {
@@ -240,14 +240,18 @@ pub fn render_over_time(plans: &[PlanTrends], style: &TextStyle) -> String {
         .map(|row| {
             vec![
                 row.run.started.strftime("%Y-%m-%d %H:%M").to_string(),
+                strip_control_characters(&row.run.plan.host).into_owned(),
                 strip_control_characters(&row.name).into_owned(),
                 row.figure,
             ]
         })
         .collect();
     if !rows.is_empty() {
-        blocks.push("Runs of other plans".to_owned());
-        blocks.push(render_table(&["started", "run", "figure"], rows, 2, style));
+        if !series.is_empty() {
+            blocks.push("Runs of other plans".to_owned());
+        }
+        let headings = ["started", "host", "run", "figure"];
+        blocks.push(render_table(&headings, rows, 3, style));
     }
     blocks.join("\n\n")
 }
