@@ -38,7 +38,7 @@ commands! {
         "sleep TIME" "wait: 1, 500ms" => |shell, words| shell.sleep(words[0]);
         "load FILE" "read commands from a file" => |shell, words| shell.load(words[0]);
         "help" "list the sections of the help" => |shell, _| shell.help(None);
-        "help SECTION" "list the commands of a section: control, display, config, ports, all, absent" => {
+        "help SECTION" "list the commands of a section: control, display, config, ports, all" => {
             |shell, words| shell.help(Some(words[0]))
         };
         "quit" "stop forwarding, close all ports and exit" => |shell, _| shell.quit();

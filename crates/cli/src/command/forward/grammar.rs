@@ -4,7 +4,6 @@ use linerate_forwarder::MODES;
 use linerate_port::kinds::KINDS;
 
 use super::commands::{SECTIONS, ShellCommand};
-use super::testpmd_commands;
 
 /// Returns whether a word of the table is a placeholder.
 fn is_placeholder(word: &str) -> bool {
@@ -57,11 +56,10 @@ pub fn unknown_command(line: &[&str]) -> String {
         );
     }
     let similar = similar_commands(line);
-    match (testpmd_commands::hint_for(line), &similar[..]) {
-        (Some(instead), _) => format!("not available: {given}: {instead}"),
-        (None, []) => format!("no such command: {given}: `help` lists the commands"),
+    match &similar[..] {
+        [] => format!("no such command: {given}: `help` lists the commands"),
         // One per line, because there may be twenty.
-        (None, suggestions) => format!(
+        suggestions => format!(
             "no such command: {given}: there is:\n  {}",
             suggestions.join("\n  ")
         ),
@@ -138,7 +136,7 @@ pub fn completions(line: &str, ports: &[u32]) -> (usize, Vec<String>) {
                 .to_vec(),
             "SECTION" => {
                 let names = SECTIONS.iter().map(|section| section.name.to_owned());
-                names.chain(["all", "absent"].map(str::to_owned)).collect()
+                names.chain(["all".to_owned()]).collect()
             }
             word if is_placeholder(word) => Vec::new(),
             word => word.split('|').map(str::to_owned).collect(),
@@ -243,7 +241,12 @@ mod tests {
             ),
             (
                 "show port 0",
-                "not available: show port 0: ports have info, summary, stats and xstats",
+                "no such command: show port 0: there is:\n  show port stats PORT\n  show port xstats PORT\n  \
+                 show port info PORT\n  show port summary PORT",
+            ),
+            (
+                "vlan set strip on 0",
+                "no such command: vlan set strip on 0: `help` lists the commands",
             ),
         ] {
             let line_words: Vec<_> = line.split(' ').collect();

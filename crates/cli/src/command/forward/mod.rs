@@ -6,7 +6,6 @@ mod grammar;
 mod saturation;
 mod screen;
 mod shell;
-mod testpmd_commands;
 
 use std::io::IsTerminal;
 use std::time::Duration;

@@ -22,10 +22,7 @@ use linerate_stats::units::parse_duration;
 
 use super::command_input::{CommandInput, PROMPT, ShellInput};
 use super::commands::SECTIONS;
-use super::{
-    DEFAULT_INTERVAL, QUIET_TIME, grammar, print_text, started_event, testpmd_commands,
-    too_few_in_flight,
-};
+use super::{DEFAULT_INTERVAL, QUIET_TIME, grammar, print_text, started_event, too_few_in_flight};
 use crate::args::ForwardArgs;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
@@ -412,23 +409,11 @@ impl ForwardShell<'_> {
         let Some(part) = part else {
             let names: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
             return Ok(CommandReply::Text(format!(
-                "help SECTION, where SECTION is one of {}, all\nhelp absent: commands of testpmd that are not \
-                 available\nmost used: start tx_first 1, stop, show port stats all, set fwd macswap, quit",
+                "help SECTION, where SECTION is one of {}, all\n\
+                 most used: start tx_first 1, stop, show port stats all, set fwd macswap, quit",
                 names.join(", ")
             )));
         };
-        // Sections of testpmd's help about NICs.
-        if [
-            "absent",
-            "filters",
-            "traffic_management",
-            "devices",
-            "drivers",
-        ]
-        .contains(&part)
-        {
-            return Ok(CommandReply::Text(testpmd_commands::list_hints()));
-        }
         let sections: Vec<_> = SECTIONS
             .iter()
             .filter(|section| part == "all" || part == section.name)
