@@ -260,17 +260,7 @@ fn options_are_testpmds() {
     ] {
         assert!(printed.contains(expected), "no `{expected}` in {printed}");
     }
-    let result = run_for_record(
-        &dir,
-        "forward --dev ring:0 --mode noisy --noisy-lkup-memory=1 --noisy-lkup-num-reads=2 \
-         --noisy-lkup-num-reads-writes=1 --tx-first 1 -t 0.1 --idle yield --no-store",
-    );
-    assert_eq!(
-        result["plan"]["forward"]["mode"],
-        "noisy:delay=0s,memory=1048576,reads=3,writes=1"
-    );
     for (args, expected) in [
-        ("--noisy-lkup-num-reads 2", "mode is io"),
         ("--numa", "unexpected argument"),
         ("--vdev net_ring0", "a similar argument exists: '--dev'"),
         ("--nonsense", "unexpected argument"),

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_forwarder::PeerAddress;
+use linerate_forwarder::{ModeSpec, PeerAddress};
 use linerate_record::forward::{IdleStrategy, PortTopology};
 use linerate_record::plan::CpuList;
 use linerate_sys::frames::burst::BURST_FRAMES;
 use linerate_sys::frames::frame_memory::CACHED_FRAMES_RANGE;
 
-use super::testpmd_options::{ModeArg, NoisyArgs};
 use super::values::duration;
 use super::{OutputArgs, heading};
 
@@ -164,7 +163,7 @@ pub struct ForwardArgs {
         default_value = "io",
         env = "LINERATE_MODE"
     )]
-    pub mode: ModeArg,
+    pub mode: ModeSpec,
     /// Number of forwarding threads, each pinned to a CPU
     #[arg(
         long,
@@ -366,8 +365,6 @@ pub struct ForwardArgs {
     #[cfg(feature = "tui")]
     #[arg(long, help_heading = heading::OUTPUT, conflicts_with_all = ["json", "json_stream", "quiet", "interactive", "commands", "stats_period", "auto_start"], env = "LINERATE_TUI")]
     pub tui: bool,
-    #[command(flatten)]
-    pub noisy: NoisyArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

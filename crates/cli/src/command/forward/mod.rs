@@ -439,7 +439,6 @@ fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), CommandFailure> {
 }
 
 fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings, CommandFailure> {
-    let mode = args.noisy.apply_to(&args.mode)?;
     if args.cores == 0 {
         return Err(CommandFailure::usage(ErrorReport::new(
             "forwarding needs a thread",
@@ -462,7 +461,7 @@ fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings,
     let listed = |mask: &Option<PortMask>| mask.as_ref().map(|mask| mask.0.clone());
     let cpus = args.corelist.as_ref().map(|cpus| cpus.0.clone());
     Ok(ForwardSettings {
-        mode,
+        mode: args.mode.clone(),
         cores: args.cores,
         cpus: cpus.or_else(|| listed(&args.coremask)).unwrap_or_default(),
         is_pinned: true,
