@@ -39,8 +39,6 @@ pub struct ForwardSettings {
     pub idle: IdleStrategy,
     /// True if receive queues are emptied before the start.
     pub flush: bool,
-    /// True if burst sizes are counted.
-    pub record_bursts: bool,
     /// True if the cycles of polls that returned frames are counted.
     pub record_cycles: bool,
     /// True if the residence time of frames in the forwarder is measured.
@@ -68,7 +66,6 @@ impl Default for ForwardSettings {
             rates: Vec::new(),
             idle: IdleStrategy::default(),
             flush: true,
-            record_bursts: false,
             record_cycles: false,
             record_residence: false,
             record_bit_rates: false,

@@ -189,7 +189,6 @@ fn unfit_settings_are_rejected() {
 fn sinks_and_sources_and_records() {
     let mut sink = forwarder(&["null:size=100"]);
     let options = ForwardSettings {
-        record_bursts: true,
         record_cycles: true,
         ..settings("rxonly")
     };
@@ -217,7 +216,6 @@ fn sinks_and_sources_and_records() {
     assert_eq!(port.receive.bytes, port.receive.packets * 100);
     assert_eq!(figures.streams[0].consumed, port.receive.packets);
     assert_eq!(port.transmit.packets, 0);
-    assert!(figures.streams[0].bursts[31] > 0);
     assert!(figures.streams[0].cycles_per_packet > Some(0.0));
     assert!(record.summary.packets_per_second > Some(0.0));
     assert_eq!(record.plan.forward.as_ref().unwrap().mode, "rxonly");
@@ -591,25 +589,25 @@ fn clear_resets_the_display_but_not_the_record() {
     assert_eq!(forwarder.figures().ports[0].receive.packets, 0);
 }
 
-/// Burst sizes, cycles and residence times are available during a run, and restart after a clear.
+/// Cycles and residence times are available during a run, and restart after a clear.
 #[test]
 fn recorded_figures_are_readable_during_a_run() {
     let mut forwarder = forwarder(&["ring:0"]);
     let options = ForwardSettings {
         tx_first: 1,
-        record_bursts: true,
         record_cycles: true,
         record_residence: true,
         ..settings("io")
     };
     forwarder.start(&options, Duration::ZERO).unwrap();
-    let polls =
-        |stream: &linerate_record::forward::ForwardStream| stream.bursts.iter().sum::<u64>();
-    while forwarder.streams().iter().all(|stream| polls(stream) < 100) {
+    let polls = |stream: &linerate_record::forward::ForwardStream| {
+        stream.residence.map_or(0, |residence| residence.polls)
+    };
+    while polls(&forwarder.streams()[0]) < 100 {
         std::thread::sleep(Duration::from_millis(1));
     }
     let before = forwarder.streams().remove(0);
-    assert!(before.cycles_per_packet > Some(0.0) && before.residence.is_some());
+    assert!(before.cycles_per_packet > Some(0.0));
     forwarder.clear_streams();
     // The times are those of frames since the clear.
     while forwarder.streams()[0].residence.is_none() {
@@ -621,9 +619,7 @@ fn recorded_figures_are_readable_during_a_run() {
         &results.since_cleared.unwrap().streams[0],
     );
     assert!(polls(all) >= polls(&before) + polls(shown), "{all:?}");
-    assert!(polls(shown) < polls(all));
     let (all, shown) = (all.residence.unwrap(), shown.residence.unwrap());
-    assert!(shown.polls < all.polls, "{shown:?} {all:?}");
     assert!(all.min_ns <= shown.min_ns && shown.max_ns <= all.max_ns);
 }
 

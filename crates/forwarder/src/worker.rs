@@ -520,22 +520,23 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
         let Some(recorder) = &self.recorder else {
             return self.mode.step(&mut self.stream, pool, memory);
         };
-        let before = self.stream.receive.counters().read().frames;
-        let times_frames = recorder.times_frames();
-        let started_ns = if times_frames { clock::now() } else { 0 };
+        let frames = |stream: &FwdStream<R, T>| stream.receive.counters().read().frames;
+        let before = (recorder.times_frames()).then(|| (frames(&self.stream), clock::now()));
         let start = recorder.counts_cycles().then(|| {
             let source = tick_clock::choose_source();
             (source, tick_clock::read_ticks(source))
         });
         let handled = self.mode.step(&mut self.stream, pool, memory);
-        let cycles = start.map_or(0, |(source, ticks)| {
-            tick_clock::read_ticks(source).wrapping_sub(ticks)
-        });
-        let received = self.stream.receive.counters().read().frames - before;
-        if times_frames && received > 0 {
+        let cycles =
+            start.map(|(source, ticks)| tick_clock::read_ticks(source).wrapping_sub(ticks));
+        if let Some((frames_before, started_ns)) = before
+            && frames(&self.stream) > frames_before
+        {
             recorder.record_residence(clock::now().saturating_sub(started_ns));
         }
-        recorder.record_poll(received, handled, cycles);
+        if let Some(cycles) = cycles {
+            recorder.record_cycles(handled, cycles);
+        }
         handled
     }
 

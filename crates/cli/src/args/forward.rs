@@ -302,9 +302,6 @@ pub struct ForwardArgs {
     /// Count the cycles of polls that returned frames
     #[arg(long, help_heading = heading::DIAGNOSIS, env = "LINERATE_RECORD_CORE_CYCLES")]
     pub record_core_cycles: bool,
-    /// Count the frames per poll
-    #[arg(long, help_heading = heading::DIAGNOSIS, env = "LINERATE_RECORD_BURST_STATS")]
-    pub record_burst_stats: bool,
     /// Time frames from the poll to the transmit queue. Each thread times its own frames; the
     /// number of a CPU, which testpmd takes, is ignored
     #[arg(long, value_name = "CORE", num_args = 0..=1, default_missing_value = "0", help_heading = heading::DIAGNOSIS, env = "LINERATE_LATENCYSTATS")]

@@ -119,9 +119,6 @@ commands! {
         "set record-core-cycles on|off" "count cycles of polls that returned frames" => |shell, words| {
             shell.set_switch("record-core-cycles", words[0], |settings, on| settings.record_cycles = on)
         };
-        "set record-burst-stats on|off" "count frames per poll" => |shell, words| {
-            shell.set_switch("record-burst-stats", words[0], |settings, on| settings.record_bursts = on)
-        };
         "set record-latency on|off" "time frames from the poll to the transmit queue (--latencystats)" => {
             |shell, words| shell.set_switch("record-latency", words[0], |settings, on| {
                 settings.record_residence = on;

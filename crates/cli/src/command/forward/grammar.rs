@@ -312,7 +312,6 @@ mod tests {
             "set txpkts 64,64",
             "set txonly-flows 4",
             "set record-core-cycles on",
-            "set record-burst-stats on",
             "set eth-peer 0 02:00:00:00:00:01",
             "set verbose 1",
             "set promisc all on",
