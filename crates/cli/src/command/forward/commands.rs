@@ -98,12 +98,6 @@ commands! {
         "set flowgen-clones N" "copies that mode flowgen sends after each frame" => |shell, words| {
             shell.set_flowgen_clones(words[0])
         };
-        "set port PORT queue QUEUE rate MBPS" "limit a transmit queue to a rate in Mbit/s; 0: no limit" => {
-            |shell, words| shell.set_rate(words[0], words[1], words[2])
-        };
-        "set verbose LEVEL" "describe frames: 0 none, 1 received, 2 sent, 3 both" => {
-            |shell, words| shell.set_verbose(words[0])
-        };
         "set promisc PORT on|off" "promiscuous mode of an interface" => {
             |shell, words| shell.set_promiscuous(words[0], words[1])
         };

@@ -126,7 +126,6 @@ pub fn completions(line: &str, ports: &[u32]) -> (usize, Vec<String>) {
                 let numbers = ports.iter().map(u32::to_string);
                 numbers.chain(["all".to_owned()]).collect()
             }
-            "LEVEL" => ["0", "1", "2", "3"].map(str::to_owned).to_vec(),
             "URL" => KINDS
                 .iter()
                 .map(|kind| format!("{}:", kind.scheme))
@@ -192,11 +191,6 @@ mod tests {
                 "port config mtu 1 900",
                 "port config mtu PORT N",
                 vec!["1", "900"],
-            ),
-            (
-                "set port 0 queue 1 rate 10",
-                "set port PORT queue QUEUE rate MBPS",
-                vec!["0", "1", "10"],
             ),
             (
                 "show txq info 0 1",
@@ -265,7 +259,6 @@ mod tests {
             ("show rxq info ", vec!["0", "1", "all"]),
             ("port attach sh", vec!["shm:"]),
             ("port config 1 rx", vec!["rxd", "rxq"]),
-            ("set port 0 queue 0 ", vec!["rate"]),
             ("csum set ip ", vec!["hw", "sw"]),
             ("nonsense ", vec![]),
         ] {
@@ -313,7 +306,6 @@ mod tests {
             "set txonly-flows 4",
             "set record-core-cycles on",
             "set eth-peer 0 02:00:00:00:00:01",
-            "set verbose 1",
             "set promisc all on",
             "set flush_rx on",
             "set default",
@@ -334,7 +326,6 @@ mod tests {
             "show txq info 0 0",
             "csum set ip sw 0",
             "csum show 0",
-            "set port 0 queue 0 rate 100",
             "load script",
         ] {
             let line_words: Vec<_> = line.split(' ').collect();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use linerate_forwarder::{
     ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, ModeSettings,
-    PortTotals, PrimedFrames, RunTimes, TransmitRetry, VerboseLevel, plan, record, run as forward,
+    PortTotals, PrimedFrames, RunTimes, TransmitRetry, plan, record, run as forward,
 };
 use linerate_packet::frame::FrameSpec;
 use linerate_port::caveats::no_carrier_warning;
@@ -485,13 +485,11 @@ fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings,
             times,
             ..TransmitRetry::default()
         }),
-        rates: Vec::new(),
         idle: args.idle,
         flush: !args.no_flush_rx,
         record_cycles: args.record_core_cycles,
         record_residence: args.latencystats.is_some(),
         record_bit_rates: args.bitrate_stats.is_some(),
-        verbose: VerboseLevel::default(),
     })
 }
 

@@ -138,7 +138,7 @@ impl ForwardShell<'_> {
         if !continues {
             return exit_codes::OK;
         }
-        let mut lines = CommandInput::from_stdin(self.forwarder.numbers(), self.output.is_text());
+        let lines = CommandInput::from_stdin(self.forwarder.numbers(), self.output.is_text());
         loop {
             lines.set_ports(self.forwarder.numbers());
             lines.request_line();
@@ -150,10 +150,6 @@ impl ForwardShell<'_> {
                     return exit_codes::INTERRUPTED;
                 }
                 self.forwarder.poll_background();
-                let packets = self.forwarder.take_descriptions();
-                if !packets.is_empty() {
-                    lines.print_above(&packets.join("\n"), |text| print_text(self.output, text));
-                }
                 if self.forwarder.is_running()
                     && (self.forwarder.has_ended() || self.forwarder.has_port_error())
                 {
@@ -249,9 +245,7 @@ impl ForwardShell<'_> {
             return false;
         };
         let reply = (command.run)(self, &values);
-        let is_end = self.print_reply(reply);
-        self.print_packets();
-        is_end
+        self.print_reply(reply)
     }
 
     /// Prints the result of a command; returns whether the shell ends.
@@ -314,21 +308,10 @@ impl ForwardShell<'_> {
         Ok(CommandReply::Text(map))
     }
 
-    /// Prints descriptions of packets, if enabled.
-    fn print_packets(&mut self) {
-        let packets = self.forwarder.take_descriptions();
-        if !packets.is_empty() {
-            print_text(self.output, &packets.join("\n"));
-        }
-    }
-
     pub fn stop(&mut self) -> Result<CommandReply, String> {
         let Some(mut stopped) = self.forwarder.stop() else {
             return Err("forwarding is not running: use `start`".to_owned());
         };
-        if !stopped.descriptions.is_empty() {
-            print_text(self.output, &stopped.descriptions.join("\n"));
-        }
         // Counters cleared meanwhile are printed from there; the record has the full figures.
         let shown = stopped.since_cleared.take();
         let shown = shown.unwrap_or_else(|| stopped.figures.clone());
@@ -384,7 +367,6 @@ impl ForwardShell<'_> {
             }
             std::thread::sleep(remaining.min(POLL_INTERVAL));
             self.forwarder.poll_background();
-            self.print_packets();
             if self.forwarder.has_port_error() {
                 // Reported now, not at the next `stop`; there is nothing left to wait for.
                 return self.stop();
