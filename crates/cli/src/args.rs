@@ -19,7 +19,6 @@ mod screen;
 mod server;
 mod stack;
 mod sweep;
-pub mod testpmd_options;
 mod throughput;
 pub mod tool_options;
 mod ttcp;

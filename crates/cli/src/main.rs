@@ -142,7 +142,7 @@ fn report_usage_error(args: &[OsString], error: &clap::Error) -> u8 {
         _ => {}
     }
     let form = requested_format(args);
-    let hints = [testpmd_hint, tool_hint, option_hint];
+    let hints = [tool_hint, option_hint];
     if let Some(problem) = hints.iter().find_map(|hint| hint(args, error)) {
         match form {
             OutputFormat::Text => print_stderr(&text::render_error(&problem, &stderr_style())),
@@ -216,23 +216,6 @@ fn from_environment(args: &[OsString], error: &clap::Error) -> Option<String> {
     };
     Some(format!(
         "{variable} in the environment sets --{option}: unset it{or}"
-    ))
-}
-
-/// Returns an error for an option of DPDK's testpmd that `linerate forward` does not have, with its
-/// replacement.
-fn testpmd_hint(args: &[OsString], error: &clap::Error) -> Option<ErrorReport> {
-    if error.kind() != ErrorKind::UnknownArgument || args.get(1)? != "forward" {
-        return None;
-    }
-    let Some(ContextValue::String(option)) = error.get(ContextKind::InvalidArg) else {
-        return None;
-    };
-    let instead = args::testpmd_options::hint_for(option)?;
-    Some(ErrorReport::new(
-        "is an option of testpmd that our ports do not have",
-        option,
-        instead,
     ))
 }
 

@@ -25,7 +25,6 @@ use super::bit_rate_meter::BitRateMeter;
 use super::cpu_choice::ChosenCpus;
 use super::forwarder_port::{ForwarderPort, PortTotals, queue_figures};
 use super::mode_table::ModeSpec;
-use super::queue_decorators::{self, DescriptionReceiver};
 use super::settings::ForwardSettings;
 use super::stream::{FwdStream, StreamFacts};
 use super::stream_recorder::{RecorderSample, StreamRecorder};
@@ -77,8 +76,6 @@ pub struct ForwardResults {
     /// Figures since the counters were cleared in the run, if they were: for display, not for the
     /// record.
     pub since_cleared: Option<ForwardFigures>,
-    /// Descriptions of the last frames, if the settings require them.
-    pub descriptions: Vec<String>,
     /// Caveat about ports, memory and threads on different NUMA nodes.
     pub numa_caveat: Option<Caveat>,
     /// Error that stopped a port.
@@ -107,7 +104,6 @@ struct ActiveRun {
     totals_at_clear: Option<Vec<PortTotals>>,
     streams: Vec<StreamBaseline>,
     bit_rates: Option<BitRateMeter>,
-    descriptions: Option<DescriptionReceiver>,
     /// Number of frames that `tx_first` requests, all streams.
     frames_to_prime: u64,
     started_ns: u64,
@@ -410,7 +406,6 @@ impl Forwarder {
         let routes = self.routes(settings)?;
         self.check_frame_length(settings, &routes)?;
         check_residence(settings)?;
-        self.check_rates(settings)?;
         self.check_held_frames(settings, routes.len())?;
         if settings.idle == IdleStrategy::Interrupt {
             self.check_interrupts(&routes)?;
@@ -443,8 +438,6 @@ impl Forwarder {
         let bit_rates = settings
             .record_bit_rates
             .then(|| BitRateMeter::new(self.totals(), clock::now()));
-        let channel = (settings.verbose.0 > 0).then(queue_decorators::description_channel);
-        let (description_sender, descriptions) = channel.unzip();
         let barrier = Arc::new(Barrier::new(threads as usize));
         let shared = Arc::new(settings.clone());
         let mut tasks = Vec::new();
@@ -469,7 +462,6 @@ impl Forwarder {
                 control,
                 settings: Arc::clone(&shared),
                 memory: self.memory.clone(),
-                description_sender: description_sender.clone(),
             });
         }
         if let (Some(error), Some(task)) = (port_error, tasks.first()) {
@@ -485,7 +477,6 @@ impl Forwarder {
             frames_to_prime: settings.first_frames().saturating_mul(streams.len() as u64),
             streams,
             bit_rates,
-            descriptions,
             started_ns,
             flushed,
             next_refresh_ns: 0,
@@ -518,25 +509,6 @@ impl Forwarder {
                         port.url.short_name()
                     ),
                     next_step: "set a larger mtu= in its URL, or use shorter frames".to_owned(),
-                });
-            }
-        }
-        Ok(())
-    }
-
-    /// Rejects rates of queues that do not exist, which would have no effect.
-    fn check_rates(&self, settings: &ForwardSettings) -> Result<(), FrameRunError> {
-        for rate in &settings.rates {
-            let port = self.ports.get(rate.port as usize);
-            let queues = port.map_or(0, |port| port.queues.len());
-            if rate.queue as usize >= queues && port.is_none_or(ForwarderPort::is_started) {
-                return Err(FrameRunError::Setup {
-                    object: format!("queue {} of port {}", rate.queue, rate.port),
-                    situation: format!(
-                        "a rate is set, and the port has {}",
-                        queue_count_text(queues)
-                    ),
-                    next_step: format!("use `set port {} queue {} rate 0`", rate.port, rate.queue),
                 });
             }
         }
@@ -623,13 +595,9 @@ impl Forwarder {
         let tx_port = &mut self.ports[route.tx_port as usize];
         let facts = StreamFacts {
             number: u32::try_from(number).unwrap_or(u32::MAX),
-            rx: [route.rx_port, route.rx_queue],
-            tx: [route.tx_port, route.tx_queue],
             address: tx_port.address(),
             peer: settings.peer_address(route.tx_port),
             frame_bytes: tx_port.capabilities.frame_bytes,
-            descriptors: (tx_port.capabilities.transmit_descriptors)
-                .unwrap_or_else(|| tx_port.url.txd()),
             max_held_frames: share,
             is_discarded: forwards_on && tx_port.capabilities.discards,
         };
@@ -742,8 +710,6 @@ impl Forwarder {
             numa_caveat: numa,
             figures,
             since_cleared,
-            descriptions: (running.descriptions.as_ref())
-                .map_or_else(Vec::new, DescriptionReceiver::read),
             port_error,
         })
     }

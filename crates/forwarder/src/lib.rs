@@ -25,7 +25,6 @@ mod stream;
 mod bit_rate_meter;
 mod cpu_choice;
 mod idle_policy;
-mod queue_decorators;
 mod stream_recorder;
 
 #[cfg(test)]
@@ -35,5 +34,5 @@ pub use forwarder::{ForwardResults, Forwarder, FrameMemoryRequest, PrimedFrames}
 pub use forwarder_port::PortTotals;
 pub use mode_table::{MODES, ModeHelp, ModeSpec};
 pub use run::{ForwardEvent, ForwardInterval, ForwardRun, RunTimes, plan, record, run};
-pub use settings::{ForwardSettings, PeerAddress, QueueRate, VerboseLevel};
+pub use settings::{ForwardSettings, PeerAddress};
 pub use stream::{ModeSettings, TransmitRetry};

@@ -15,18 +15,12 @@ use linerate_sys::frames::frame_pool::FramePool;
 pub struct StreamFacts {
     /// Number of the stream, from 0.
     pub number: u32,
-    /// Receive port and queue.
-    pub rx: [u32; 2],
-    /// Transmit port and queue.
-    pub tx: [u32; 2],
     /// Ethernet address of the transmit port.
     pub address: MacAddress,
     /// Ethernet address of the peer behind that port.
     pub peer: MacAddress,
     /// Length of the longest frame that may be sent.
     pub frame_bytes: u16,
-    /// Descriptors of the transmit ring, as obtained or by default.
-    pub descriptors: u32,
     /// Maximum number of frames that a mode may hold back in this stream.
     pub max_held_frames: u32,
     /// True if the transmit port discards frames and no capture bounds their number: a run does not
@@ -84,11 +78,8 @@ impl<R: RxQueue, T: TxQueue> FwdStream<R, T> {
     }
 
     /// Converts the queues to other types.
-    pub fn map<R2, T2>(
-        self,
-        queues: impl FnOnce(&StreamFacts, R, T) -> (R2, T2),
-    ) -> FwdStream<R2, T2> {
-        let (receive, transmit) = queues(&self.facts, self.receive, self.transmit);
+    pub fn map<R2, T2>(self, queues: impl FnOnce(R, T) -> (R2, T2)) -> FwdStream<R2, T2> {
+        let (receive, transmit) = queues(self.receive, self.transmit);
         FwdStream {
             receive,
             transmit,

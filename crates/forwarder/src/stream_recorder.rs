@@ -1,5 +1,5 @@
-//! Optional figures of a stream: burst sizes, cycles of polls that returned frames, and the
-//! residence time of frames in the forwarder.
+//! Optional figures of a stream: cycles of polls that returned frames, and the residence time of
+//! frames in the forwarder.
 //!
 //! The forwarding thread writes with plain stores while other threads read. A reader may see one
 //! figure a poll ahead of another.
@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
 use linerate_port::add_single_writer;
 use linerate_record::forward::{ForwardStream, ResidenceTime};
-use linerate_sys::frames::burst::BURST_FRAMES;
 
 use super::settings::ForwardSettings;
 
@@ -16,12 +15,9 @@ use super::settings::ForwardSettings;
 #[repr(align(128))]
 #[derive(Debug)]
 pub(super) struct StreamRecorder {
-    counts_bursts: bool,
     counts_cycles: bool,
     /// Costs two more clock reads per poll.
     times_frames: bool,
-    /// Number of polls by the number of frames returned, 0 included.
-    polls_by_burst: [AtomicU64; BURST_FRAMES + 1],
     cycles: AtomicU64,
     handled: AtomicU64,
     times: ResidenceTimes,
@@ -38,7 +34,6 @@ const CLEARED: u8 = 2;
 /// Values of the counters at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecorderSample {
-    polls_by_burst: [u64; BURST_FRAMES + 1],
     cycles: u64,
     handled: u64,
 }
@@ -47,18 +42,15 @@ impl StreamRecorder {
     /// Creates a recorder for the figures that the settings require; `None` if they require none.
     pub(super) fn for_settings(settings: &ForwardSettings) -> Option<Self> {
         let recorder = Self {
-            counts_bursts: settings.record_bursts,
             counts_cycles: settings.record_cycles,
             times_frames: settings.record_residence,
-            polls_by_burst: [const { AtomicU64::new(0) }; BURST_FRAMES + 1],
             cycles: AtomicU64::new(0),
             handled: AtomicU64::new(0),
             times: ResidenceTimes::default(),
             times_since_clear: ResidenceTimes::default(),
             clear_state: AtomicU8::new(NOT_CLEARED),
         };
-        let any = recorder.counts_bursts || recorder.counts_cycles || recorder.times_frames;
-        any.then_some(recorder)
+        (recorder.counts_cycles || recorder.times_frames).then_some(recorder)
     }
 
     /// Returns whether cycles are recorded.
@@ -91,11 +83,9 @@ impl StreamRecorder {
         self.times_since_clear.record(ns);
     }
 
-    /// Records the frames received and handled by a poll, and its cycles.
+    /// Records the frames handled by a poll, and its cycles.
     #[inline]
-    pub(super) fn record_poll(&self, received: u64, handled: usize, cycles: u64) {
-        let size = usize::try_from(received).map_or(BURST_FRAMES, |size| size.min(BURST_FRAMES));
-        add_single_writer(&self.polls_by_burst[size], 1);
+    pub(super) fn record_cycles(&self, handled: usize, cycles: u64) {
         if handled > 0 {
             add_single_writer(&self.cycles, cycles);
             add_single_writer(&self.handled, handled as u64);
@@ -105,10 +95,6 @@ impl StreamRecorder {
     /// Returns the present values.
     pub(super) fn sample(&self) -> RecorderSample {
         RecorderSample {
-            polls_by_burst: self
-                .polls_by_burst
-                .each_ref()
-                .map(|count| count.load(Relaxed)),
             cycles: self.cycles.load(Relaxed),
             handled: self.handled.load(Relaxed),
         }
@@ -138,9 +124,6 @@ impl StreamRecorder {
     }
 
     fn write_counts(&self, sample: &RecorderSample, stream: &mut ForwardStream) {
-        if self.counts_bursts {
-            stream.bursts = sample.polls_by_burst[1..].to_vec();
-        }
         if self.counts_cycles && sample.handled > 0 {
             stream.cycles_per_packet = Some(sample.cycles as f64 / sample.handled as f64);
         }
@@ -148,14 +131,10 @@ impl StreamRecorder {
 }
 
 impl RecorderSample {
-    fn since(mut self, earlier: &Self) -> Self {
-        for (count, earlier_count) in self.polls_by_burst.iter_mut().zip(earlier.polls_by_burst) {
-            *count = count.saturating_sub(earlier_count);
-        }
+    fn since(self, earlier: &Self) -> Self {
         Self {
             cycles: self.cycles.saturating_sub(earlier.cycles),
             handled: self.handled.saturating_sub(earlier.handled),
-            ..self
         }
     }
 }
@@ -289,35 +268,24 @@ mod tests {
     #[test]
     fn requested_figures_are_recorded() {
         assert!(StreamRecorder::for_settings(&ForwardSettings::default()).is_none());
-        let recorder_for = |bursts, cycles| {
-            StreamRecorder::for_settings(&ForwardSettings {
-                record_bursts: bursts,
-                record_cycles: cycles,
-                ..ForwardSettings::default()
-            })
-            .unwrap()
-        };
-        for (bursts, cycles) in [(true, false), (false, true), (true, true)] {
-            let recorder = recorder_for(bursts, cycles);
-            for received in [0, 32, 32, 1] {
-                recorder.record_poll(received, received as usize, 650);
-            }
-            let (mut totals, mut since_sample) =
-                (ForwardStream::default(), ForwardStream::default());
-            recorder.write_totals(&mut totals);
-            let earlier = recorder.sample();
-            recorder.record_poll(32, 32, 320);
-            recorder.write_since(&earlier, &mut since_sample);
-            let counted = |stream: &ForwardStream| stream.bursts.iter().sum::<u64>();
-            let expected = if bursts { (3, 1) } else { (0, 0) };
-            assert_eq!((counted(&totals), counted(&since_sample)), expected);
-            // Polls without frames add no cycles.
-            let expected = (cycles.then_some(30.0), cycles.then_some(10.0));
-            assert_eq!(
-                (totals.cycles_per_packet, since_sample.cycles_per_packet),
-                expected
-            );
-            assert_eq!(totals.residence, None);
+        let recorder = StreamRecorder::for_settings(&ForwardSettings {
+            record_cycles: true,
+            ..ForwardSettings::default()
+        })
+        .unwrap();
+        for handled in [0, 32, 32, 1] {
+            recorder.record_cycles(handled, 650);
         }
+        let (mut totals, mut since_sample) = (ForwardStream::default(), ForwardStream::default());
+        recorder.write_totals(&mut totals);
+        let earlier = recorder.sample();
+        recorder.record_cycles(32, 320);
+        recorder.write_since(&earlier, &mut since_sample);
+        // Polls without frames add no cycles.
+        assert_eq!(
+            (totals.cycles_per_packet, since_sample.cycles_per_packet),
+            (Some(30.0), Some(10.0))
+        );
+        assert_eq!(totals.residence, None);
     }
 }

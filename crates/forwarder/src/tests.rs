@@ -189,7 +189,6 @@ fn unfit_settings_are_rejected() {
 fn sinks_and_sources_and_records() {
     let mut sink = forwarder(&["null:size=100"]);
     let options = ForwardSettings {
-        record_bursts: true,
         record_cycles: true,
         ..settings("rxonly")
     };
@@ -217,7 +216,6 @@ fn sinks_and_sources_and_records() {
     assert_eq!(port.receive.bytes, port.receive.packets * 100);
     assert_eq!(figures.streams[0].consumed, port.receive.packets);
     assert_eq!(port.transmit.packets, 0);
-    assert!(figures.streams[0].bursts[31] > 0);
     assert!(figures.streams[0].cycles_per_packet > Some(0.0));
     assert!(record.summary.packets_per_second > Some(0.0));
     assert_eq!(record.plan.forward.as_ref().unwrap().mode, "rxonly");
@@ -297,13 +295,10 @@ fn passes(capacity: usize, steps: &[(u8, usize)]) -> Result<(), TestCaseError> {
     let rx_port = ports.remove(1);
     let mut source = ports.remove(0);
     let facts = StreamFacts {
-        rx: [0, 0],
-        tx: [1, 0],
         number: 0,
         address: MacAddress::default(),
         peer: MacAddress::default(),
         frame_bytes: 1518,
-        descriptors: 512,
         max_held_frames: 100,
         is_discarded: false,
     };
@@ -365,140 +360,6 @@ proptest! {
         steps in prop::collection::vec((0u8..3, 0usize..=32), 0..100),
     ) {
         passes(capacity, &steps)?;
-    }
-}
-
-#[test]
-fn queue_keeps_its_rate_limit() {
-    let mut forwarder = forwarder(&["null:size=100"]);
-    let rate = |l2_bps| super::QueueRate {
-        port: 0,
-        queue: 0,
-        l2_bps,
-    };
-    // 100 Mbit/s of 100 bytes: 125 000 frames per second, of many millions possible.
-    let options = ForwardSettings {
-        rates: vec![rate(100_000_000)],
-        ..settings("txonly")
-    };
-    let figures = forward(&mut forwarder, &options).figures;
-    let bits = figures.ports[0].transmit.bytes as f64 * 8.0;
-    let measured_bps = bits * 1e9 / figures.duration_ns as f64;
-    // At most the limit plus catch-up and one burst; less if the thread had to wait for a
-    // processor.
-    let (seconds, burst) = (figures.duration_ns as f64 / 1e9, 32.0 * 800.0);
-    let max_bps = 100e6 * (1.0 + 0.002 / seconds) + burst / seconds;
-    assert!(
-        measured_bps > 0.0 && measured_bps <= max_bps,
-        "{measured_bps} of {max_bps}"
-    );
-    let unknown = ForwardSettings {
-        rates: vec![super::QueueRate {
-            queue: 4,
-            ..rate(1)
-        }],
-        ..settings("io")
-    };
-    let error = forwarder.start(&unknown, Duration::ZERO).unwrap_err();
-    assert!(
-        error.to_report().to_string().contains("has 1 queue"),
-        "{error}"
-    );
-}
-
-/// Returns the maximum bits that a queue may have sent since a time at this rate, with the catch-up
-/// and the frame that crosses the end.
-fn most_bits(since: std::time::Instant, l2_bps: u64, frame_bytes: u64) -> f64 {
-    (since.elapsed().as_secs_f64() + 0.001) * l2_bps as f64 + frame_bytes as f64 * 8.0
-}
-
-#[test]
-fn frames_wait_at_a_rate_limited_queue() {
-    let mut forwarder = forwarder(&["ring:0", "ring:1"]);
-    let l2_bps = 1_000_000;
-    let options = ForwardSettings {
-        rates: vec![super::QueueRate {
-            port: 1,
-            queue: 0,
-            l2_bps,
-        }],
-        tx_first: 3,
-        ..settings("io")
-    };
-    let started_at = std::time::Instant::now();
-    let figures = forward(&mut forwarder, &options).figures;
-    let port = &figures.ports[1];
-    // One frame of 64 bytes per 0.5 ms, in bursts of 32: nearly all of them must wait.
-    let sent = port.transmit.bytes as f64 * 8.0;
-    assert!(
-        sent > 0.0 && sent <= most_bits(started_at, l2_bps, 64),
-        "{port:?}"
-    );
-    let dropped = |port: &linerate_record::forward::ForwardPort| port.transmit.dropped;
-    assert_eq!(figures.ports.iter().map(dropped).sum::<u64>(), 0);
-    assert_eq!(figures.primed, 2 * 96);
-    let stream = figures.streams.iter().find(|stream| stream.tx_port == 1);
-    let stream = stream.unwrap();
-    let waiting = stream.mode_counters["held-to-the-rate-at-the-stop"];
-    assert_eq!(
-        stream.transmit.packets + waiting,
-        stream.receive.packets + 96
-    );
-}
-
-/// First frames rejected by a full ring are not paced: the circulating frames keep the rate.
-#[test]
-fn first_frames_that_find_no_room_leave_the_rate_as_it_is() {
-    let mut forwarder = forwarder(&["ring:0"]);
-    let l2_bps = 1_000_000;
-    let options = ForwardSettings {
-        rates: vec![super::QueueRate {
-            port: 0,
-            queue: 0,
-            l2_bps,
-        }],
-        tx_first: 1000,
-        ..settings("io")
-    };
-    let started_at = std::time::Instant::now();
-    let figures = forward(&mut forwarder, &options).figures;
-    let sent = figures.ports[0].transmit.bytes as f64 * 8.0;
-    assert!(sent <= most_bits(started_at, l2_bps, 64), "{sent}");
-    // As many as the ring of the rate limit has descriptors, plus those that left meanwhile.
-    assert!((1024..1100).contains(&figures.primed), "{}", figures.primed);
-    // The frames rejected in priming, and frames that arrived at the full ring since.
-    assert!(figures.ports[0].transmit.dropped > 0);
-}
-
-#[test]
-fn frames_are_described_as_they_pass() {
-    for (verbose, received, sent) in [(1, true, false), (2, false, true), (3, true, true)] {
-        let mut forwarder = forwarder(&["ring:0"]);
-        let options = ForwardSettings {
-            verbose: super::VerboseLevel(verbose),
-            tx_first: 1,
-            ..settings("io")
-        };
-        forwarder.start(&options, Duration::ZERO).unwrap();
-        // More bursts than the description channel holds, also on a busy host.
-        while forwarder.totals()[0].receive.frames < 100 * 32 {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        let results = forwarder.stop().unwrap();
-        let texts = results.descriptions.join("\n");
-        assert_eq!(
-            texts.contains("port 0/queue 0: received 32 packets"),
-            received,
-            "{texts}"
-        );
-        assert_eq!(
-            texts.contains("port 0/queue 0: sent 32 packets"),
-            sent,
-            "{texts}"
-        );
-        // The forwarding thread does not wait for the reader: skipped descriptions are counted.
-        assert!(texts.contains("packets skipped"), "{texts}");
-        assert!(results.figures.primed == 32 && results.figures.ports[0].receive.packets > 32);
     }
 }
 
@@ -591,25 +452,25 @@ fn clear_resets_the_display_but_not_the_record() {
     assert_eq!(forwarder.figures().ports[0].receive.packets, 0);
 }
 
-/// Burst sizes, cycles and residence times are available during a run, and restart after a clear.
+/// Cycles and residence times are available during a run, and restart after a clear.
 #[test]
 fn recorded_figures_are_readable_during_a_run() {
     let mut forwarder = forwarder(&["ring:0"]);
     let options = ForwardSettings {
         tx_first: 1,
-        record_bursts: true,
         record_cycles: true,
         record_residence: true,
         ..settings("io")
     };
     forwarder.start(&options, Duration::ZERO).unwrap();
-    let polls =
-        |stream: &linerate_record::forward::ForwardStream| stream.bursts.iter().sum::<u64>();
-    while forwarder.streams().iter().all(|stream| polls(stream) < 100) {
+    let polls = |stream: &linerate_record::forward::ForwardStream| {
+        stream.residence.map_or(0, |residence| residence.polls)
+    };
+    while polls(&forwarder.streams()[0]) < 100 {
         std::thread::sleep(Duration::from_millis(1));
     }
     let before = forwarder.streams().remove(0);
-    assert!(before.cycles_per_packet > Some(0.0) && before.residence.is_some());
+    assert!(before.cycles_per_packet > Some(0.0));
     forwarder.clear_streams();
     // The times are those of frames since the clear.
     while forwarder.streams()[0].residence.is_none() {
@@ -621,9 +482,7 @@ fn recorded_figures_are_readable_during_a_run() {
         &results.since_cleared.unwrap().streams[0],
     );
     assert!(polls(all) >= polls(&before) + polls(shown), "{all:?}");
-    assert!(polls(shown) < polls(all));
     let (all, shown) = (all.residence.unwrap(), shown.residence.unwrap());
-    assert!(shown.polls < all.polls, "{shown:?} {all:?}");
     assert!(all.min_ns <= shown.min_ns && shown.max_ns <= all.max_ns);
 }
 

@@ -15,9 +15,8 @@ use linerate_sys::{clock, cpu, tick_clock};
 
 use crate::idle_policy::{self, IdleDelay, IdleMethod, IdlePolicy};
 use crate::mode::tx_only::TxOnly;
-use crate::queue_decorators::{self, DescriptionSender, WorkerTransmit};
 use crate::settings::ForwardSettings;
-use crate::stream::{ForwardMode, FwdStream, ModeTask, NoOptions, StreamFacts};
+use crate::stream::{ForwardMode, FwdStream, ModeTask, NoOptions};
 use crate::stream_recorder::StreamRecorder;
 
 /// Requests to a running thread, and its reports.
@@ -123,8 +122,6 @@ pub(super) struct ForwardTask {
     pub(super) settings: Arc<ForwardSettings>,
     pub(super) memory: FrameRegion,
     pub(super) cpu: Option<u32>,
-    /// Sender for descriptions of frames.
-    pub(super) description_sender: Option<DescriptionSender>,
     /// Participation in the start barrier.
     pub(super) barrier_guard: StartBarrierGuard,
 }
@@ -168,28 +165,12 @@ impl ModeTask for ForwardTask {
                 (AnyReceive::Ring(_), AnyTransmit::Ring(_))
             )
         };
-        if self.description_sender.is_some()
-            || self.settings.rates.iter().any(|rate| rate.l2_bps > 0)
-        {
-            let (settings, memory) = (Arc::clone(&self.settings), self.memory.clone());
-            let sender = self.description_sender.clone();
-            return self.run_as::<M, _, _>(plan, |facts, receive, transmit| {
-                queue_decorators::decorate(
-                    receive,
-                    transmit,
-                    facts,
-                    &settings,
-                    &memory,
-                    sender.as_ref(),
-                )
-            });
-        }
         if !self.streams.iter().all(in_memory) {
-            return self.run_as::<M, _, _>(plan, |_, receive, transmit| (receive, transmit));
+            return self.run_as::<M, _, _>(plan, |receive, transmit| (receive, transmit));
         }
         // A loop of its own for rings: at a few nanoseconds per burst, a match on the port kind
         // would be visible.
-        self.run_as::<M, _, _>(plan, |_, receive, transmit| match (receive, transmit) {
+        self.run_as::<M, _, _>(plan, |receive, transmit| match (receive, transmit) {
             (AnyReceive::Ring(receive), AnyTransmit::Ring(transmit)) => (receive, transmit),
             _ => unreachable!("the port kinds were checked above"),
         })
@@ -200,12 +181,12 @@ impl ForwardTask {
     fn run_as<M, R, T>(
         self,
         plan: &M::Plan,
-        queues: impl Fn(&StreamFacts, AnyReceive, AnyTransmit) -> (R, T),
+        queues: impl Fn(AnyReceive, AnyTransmit) -> (R, T),
     ) -> ForwardTaskResult
     where
         M: ForwardMode,
         R: RxQueue + Into<AnyReceive>,
-        T: WorkerTransmit,
+        T: TxQueue + Into<AnyTransmit>,
     {
         // Created first, so that it is dropped last: after a panic all other objects of this thread
         // are gone by then.
@@ -312,7 +293,7 @@ struct WorkerLoop<'a, R, T, M> {
     idle_rounds: u64,
 }
 
-impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> WorkerLoop<'_, R, T, M> {
+impl<R: RxQueue, T: TxQueue, M: ForwardMode> WorkerLoop<'_, R, T, M> {
     #[inline(always)]
     fn run(
         &mut self,
@@ -323,10 +304,6 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> WorkerLoop<'_, R, T, M> {
             let mut handled = 0;
             for mode_stream in &mut *self.mode_streams {
                 handled += step(mode_stream, self.pool, self.memory);
-                if T::MAY_HOLD {
-                    // Also without new frames: waiting frames have their own deadlines.
-                    mode_stream.stream.transmit.release_due(self.pool);
-                }
             }
             rounds += 1;
             if handled == 0 && self.idle() {
@@ -414,7 +391,7 @@ fn refresh_counters<R: RxQueue, T: TxQueue, M>(
     }
 }
 
-impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
+impl<R: RxQueue, T: TxQueue, M: ForwardMode> ModeStream<R, T, M> {
     /// Sends the first bursts.
     fn prime(
         &mut self,
@@ -450,16 +427,13 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
                 break;
             }
         }
-        // Frames that wait for a rate limit are in flight as well.
         self.primed = (frames_made as u64).saturating_sub(dropped(self) - before);
     }
 
     /// Returns whether the stream holds frames with a deadline in the future, or has frames to send
     /// for which the ring or the memory had no space. No arriving frame reports when that changes.
     fn holds_frames(&self) -> bool {
-        self.mode.holds_frames()
-            || self.stream.transmit.next_deadline().is_some()
-            || self.wants_to_send()
+        self.mode.holds_frames() || self.wants_to_send()
     }
 
     fn wants_to_send(&self) -> bool {
@@ -468,29 +442,21 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
 
     /// Returns whether no frame arrives at the stream or leaves it any more.
     fn is_done(&self) -> bool {
-        let (receive, transmit) = (&self.stream.receive, &self.stream.transmit);
-        let awaits_rate_limit = transmit.next_deadline().is_some() && !transmit.is_stuck();
-        receive.is_exhausted() && !self.mode.holds_frames() && !awaits_rate_limit
+        self.stream.receive.is_exhausted() && !self.mode.holds_frames()
     }
 
     /// Returns the first deadline of these frames; `None` if unknown.
     fn next_deadline(&self, now: u64) -> Option<u64> {
         let retry_at = self.wants_to_send().then(|| now + RETRY_NS);
-        let deadlines = [self.stream.transmit.next_deadline(), retry_at];
-        let deadline = deadlines.into_iter().flatten().min();
         match self.mode.holds_frames() {
-            true => Some(self.mode.next_deadline()?.min(deadline.unwrap_or(u64::MAX))),
-            false => deadline,
+            true => Some(self.mode.next_deadline()?.min(retry_at.unwrap_or(u64::MAX))),
+            false => retry_at,
         }
     }
 
     /// Returns whether a full ring accepts frames within a short time, as the kernel or another
     /// process empties it.
     fn wait_for_space(&mut self, pool: &mut FramePool) -> bool {
-        if self.stream.transmit.next_deadline().is_some() {
-            // The queue has a rate limit and is full: space appears at that rate only.
-            return false;
-        }
         let deadline = clock::now() + SPACE_TIMEOUT_NS;
         while clock::now() < deadline {
             self.stream.transmit.reclaim(pool);
@@ -520,40 +486,37 @@ impl<R: RxQueue, T: WorkerTransmit, M: ForwardMode> ModeStream<R, T, M> {
         let Some(recorder) = &self.recorder else {
             return self.mode.step(&mut self.stream, pool, memory);
         };
-        let before = self.stream.receive.counters().read().frames;
-        let times_frames = recorder.times_frames();
-        let started_ns = if times_frames { clock::now() } else { 0 };
+        let frames = |stream: &FwdStream<R, T>| stream.receive.counters().read().frames;
+        let before = (recorder.times_frames()).then(|| (frames(&self.stream), clock::now()));
         let start = recorder.counts_cycles().then(|| {
             let source = tick_clock::choose_source();
             (source, tick_clock::read_ticks(source))
         });
         let handled = self.mode.step(&mut self.stream, pool, memory);
-        let cycles = start.map_or(0, |(source, ticks)| {
-            tick_clock::read_ticks(source).wrapping_sub(ticks)
-        });
-        let received = self.stream.receive.counters().read().frames - before;
-        if times_frames && received > 0 {
+        let cycles =
+            start.map(|(source, ticks)| tick_clock::read_ticks(source).wrapping_sub(ticks));
+        if let Some((frames_before, started_ns)) = before
+            && frames(&self.stream) > frames_before
+        {
             recorder.record_residence(clock::now().saturating_sub(started_ns));
         }
-        recorder.record_poll(received, handled, cycles);
+        if let Some(cycles) = cycles {
+            recorder.record_cycles(handled, cycles);
+        }
         handled
     }
 
     fn into_result(mut self, pool: &mut FramePool) -> StreamResult
     where
         R: Into<AnyReceive>,
+        T: Into<AnyTransmit>,
     {
         self.mode.release_held(pool);
         pool.free_all(&mut self.stream.burst);
-        let mut counts = self.mode.counts();
-        let unsent = self.stream.transmit.discard_held(pool);
-        if unsent > 0 {
-            counts.insert("held-to-the-rate-at-the-stop".to_owned(), unsent);
-        }
         self.stream.transmit.reclaim(pool);
         StreamResult {
             number: self.number,
-            counts,
+            counts: self.mode.counts(),
             consumed: self.stream.consumed,
             receive: self.stream.receive.into(),
             transmit: self.stream.transmit.into(),
@@ -568,6 +531,8 @@ mod tests {
     use linerate_sys::frames::frame_memory::MemoryPlan;
 
     use super::*;
+    use crate::stream::StreamFacts;
+
     fn mode_stream<M: ForwardMode<Plan = NoOptions>>(
         memory: &FrameRegion,
     ) -> ModeStream<AnyReceive, AnyTransmit, M> {
@@ -575,12 +540,9 @@ mod tests {
         let port = open(&url, memory).unwrap().remove(0);
         let facts = StreamFacts {
             number: 0,
-            rx: [0, 0],
-            tx: [0, 0],
             address: MacAddress::of_port(0),
             peer: MacAddress::of_port(1),
             frame_bytes: 1518,
-            descriptors: 64,
             max_held_frames: 100,
             is_discarded: false,
         };

@@ -434,9 +434,6 @@ pub struct ForwardStream {
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     #[serde(alias = "counts")]
     pub mode_counters: BTreeMap<String, u64>,
-    /// Polls by their number of frames, from 1 (`--record-burst-stats`).
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub bursts: Vec<u64>,
     /// Processor cycles (time-stamp counter) of polls with frames, per frame
     /// (`--record-core-cycles`).
     #[serde(skip_serializing_if = "Option::is_none")]

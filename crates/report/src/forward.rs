@@ -399,7 +399,6 @@ mod tests {
                 receive: queue(1_000_000, 0),
                 transmit: queue(1_000_000, 0),
                 tx_port: 1,
-                bursts: [vec![10; 31], vec![90]].concat(),
                 cycles_per_packet: Some(12.345),
                 residence: Some(ResidenceTime {
                     polls: 1000,

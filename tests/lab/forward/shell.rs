@@ -159,13 +159,8 @@ fn commands_come_from_a_file() {
     assert!(piped.stdout.contains("no such command: nonsense"));
     run_shell(&dir, args, "start\nstop\n").expect(0);
     run_shell(&dir, &format!("{args} --commands script"), "strat\n").expect(1);
-    // Commands of testpmd without a meaning here are recognised, and count as failed.
-    let output = run_shell(&dir, args, "vlan set strip on 0\nhelp absent\n").expect(1);
-    assert!(
-        output
-            .stdout
-            .contains("not available: vlan set strip on 0: tags are not")
-    );
+    // Commands of testpmd without a meaning here count as failed.
+    run_shell(&dir, args, "vlan set strip on 0\n").expect(1);
 }
 
 /// Ctrl-C ends a script, wherever it comes from.

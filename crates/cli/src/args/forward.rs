@@ -5,13 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use linerate_forwarder::PeerAddress;
+use linerate_forwarder::{ModeSpec, PeerAddress};
 use linerate_record::forward::{IdleStrategy, PortTopology};
 use linerate_record::plan::CpuList;
 use linerate_sys::frames::burst::BURST_FRAMES;
 use linerate_sys::frames::frame_memory::CACHED_FRAMES_RANGE;
 
-use super::testpmd_options::{ModeArg, NoisyArgs};
 use super::values::duration;
 use super::{OutputArgs, heading};
 
@@ -164,7 +163,7 @@ pub struct ForwardArgs {
         default_value = "io",
         env = "LINERATE_MODE"
     )]
-    pub mode: ModeArg,
+    pub mode: ModeSpec,
     /// Number of forwarding threads, each pinned to a CPU
     #[arg(
         long,
@@ -303,9 +302,6 @@ pub struct ForwardArgs {
     /// Count the cycles of polls that returned frames
     #[arg(long, help_heading = heading::DIAGNOSIS, env = "LINERATE_RECORD_CORE_CYCLES")]
     pub record_core_cycles: bool,
-    /// Count the frames per poll
-    #[arg(long, help_heading = heading::DIAGNOSIS, env = "LINERATE_RECORD_BURST_STATS")]
-    pub record_burst_stats: bool,
     /// Time frames from the poll to the transmit queue. Each thread times its own frames; the
     /// number of a CPU, which testpmd takes, is ignored
     #[arg(long, value_name = "CORE", num_args = 0..=1, default_missing_value = "0", help_heading = heading::DIAGNOSIS, env = "LINERATE_LATENCYSTATS")]
@@ -366,8 +362,6 @@ pub struct ForwardArgs {
     #[cfg(feature = "tui")]
     #[arg(long, help_heading = heading::OUTPUT, conflicts_with_all = ["json", "json_stream", "quiet", "interactive", "commands", "stats_period", "auto_start"], env = "LINERATE_TUI")]
     pub tui: bool,
-    #[command(flatten)]
-    pub noisy: NoisyArgs,
     #[command(flatten)]
     pub output: OutputArgs,
 }

@@ -8,8 +8,6 @@ pub const LOAD: &str = "Load";
 pub const SIZES: &str = "Flows and sizes";
 /// Content of generated frames.
 pub const FRAMES: &str = "Frames";
-/// Simulated work of mode noisy of `forward`.
-pub const NOISY: &str = "Mode noisy (as in testpmd)";
 /// Trials of a search, and the statistics that decide.
 pub const SEARCH: &str = "Search and statistics";
 /// Settings that a search may change.
@@ -36,12 +34,11 @@ pub const SELECTION: &str = "Selection";
 pub const OUTPUT: &str = "Output";
 
 /// Headings in the order of help. Options without a heading, the common ones, come first.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 16] = [
     PORTS,
     LOAD,
     SIZES,
     FRAMES,
-    NOISY,
     SEARCH,
     KNOBS,
     CPU,

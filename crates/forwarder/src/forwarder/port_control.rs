@@ -184,16 +184,6 @@ impl Forwarder {
         })
     }
 
-    /// Returns the descriptions of frames since the last call, if the settings require them.
-    #[must_use]
-    pub fn take_descriptions(&self) -> Vec<String> {
-        let descriptions = self
-            .running
-            .as_ref()
-            .and_then(|running| running.descriptions.as_ref());
-        descriptions.map_or_else(Vec::new, |descriptions| descriptions.read())
-    }
-
     /// Performs background work of a run: requests port errors from the threads and samples bit
     /// rates. The caller must call it more than once per second while threads run.
     pub fn poll_background(&mut self) {

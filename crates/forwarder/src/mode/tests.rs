@@ -33,13 +33,10 @@ impl<M: ForwardMode> ModeBench<M> {
         let (source, rx_port) = (port("ring:in,end=a"), port("ring:in,end=b"));
         let (tx_port, sink) = (port("ring:out,end=a"), port("ring:out,end=b"));
         let facts = StreamFacts {
-            rx: [0, 0],
-            tx: [1, 0],
             number: 0,
             address: PORT_MAC,
             peer: PEER_MAC,
             frame_bytes: 1518,
-            descriptors: 512,
             max_held_frames: 1000,
             is_discarded: false,
         };

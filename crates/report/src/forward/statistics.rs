@@ -3,7 +3,7 @@
 use linerate_record::forward::{
     BitRates, ForwardFigures, ForwardPort, ForwardStream, QueueFigures, ResidenceTime,
 };
-use linerate_stats::units::{format_bit_rate, format_count, format_nanos, format_share};
+use linerate_stats::units::{format_bit_rate, format_count, format_nanos};
 
 pub(super) fn push_line(out: &mut String, text: &str) {
     out.push_str(text.trim_end());
@@ -75,16 +75,6 @@ fn format_streams(streams: &[ForwardStream]) -> String {
         for (name, count) in stream.mode_counters.iter().filter(|(_, count)| **count > 0) {
             push_line(&mut out, &format!("  {name}: {count}"));
         }
-        let polls: u64 = stream.bursts.iter().sum();
-        if polls > 0 {
-            push_line(
-                &mut out,
-                &format!(
-                    "  RX-bursts : {polls} [{}]",
-                    format_burst_sizes(&stream.bursts, polls)
-                ),
-            );
-        }
         if let Some(cycles) = stream.cycles_per_packet {
             push_line(&mut out, &format!("  CPU cycles/packet={cycles:.2}"));
         }
@@ -109,30 +99,6 @@ fn format_residence(times: &ResidenceTime) -> String {
         time(times.jitter_ns),
         format_count(times.polls)
     )
-}
-
-/// Formats the three most frequent burst sizes: `97% of 32 pkts + 3% of 8 pkts`.
-fn format_burst_sizes(bursts: &[u64], polls: u64) -> String {
-    let mut sizes: Vec<(usize, u64)> = (1..).zip(bursts.iter().copied()).collect();
-    sizes.sort_by_key(|&(size, count)| (std::cmp::Reverse(count), size));
-    let shown: Vec<_> = sizes
-        .iter()
-        .take(3)
-        .filter(|(_, count)| *count > 0)
-        .collect();
-    let mut parts: Vec<_> = shown
-        .iter()
-        .map(|(size, count)| format!("{} of {size} pkts", format_share_of(*count, polls)))
-        .collect();
-    let rest = polls - shown.iter().map(|(_, count)| count).sum::<u64>();
-    if rest > 0 {
-        parts.push(format!("{} of others", format_share_of(rest, polls)));
-    }
-    parts.join(" + ")
-}
-
-fn format_share_of(part: u64, total: u64) -> String {
-    format_share(part as f64 / total.max(1) as f64).replace(' ', "")
 }
 
 fn format_bit_rates(direction: &str, rates: &BitRates) -> String {
@@ -184,8 +150,7 @@ fn format_ports(ports: &[ForwardPort]) -> String {
 #[must_use]
 pub fn forward_statistics(figures: &ForwardFigures) -> String {
     let recorded = |stream: &ForwardStream| {
-        !stream.bursts.is_empty()
-            || stream.cycles_per_packet.is_some()
+        stream.cycles_per_packet.is_some()
             || stream.residence.is_some()
             || stream.mode_counters.values().any(|count| *count > 0)
     };

@@ -17,7 +17,7 @@ use rustyline::highlight::Highlighter;
 use rustyline::hint::Hinter;
 use rustyline::history::FileHistory;
 use rustyline::validate::Validator;
-use rustyline::{CompletionType, Config, Context, Editor, ExternalPrinter, Helper};
+use rustyline::{CompletionType, Config, Context, Editor, Helper};
 
 use super::grammar;
 
@@ -42,8 +42,6 @@ pub struct CommandInput {
     _terminal_guard: Option<TerminalGuard>,
     /// Lines are typed on a terminal, which shows them already.
     pub is_typed: bool,
-    /// Printer for text above the line being typed.
-    line_printer: Option<Box<dyn ExternalPrinter + Send>>,
     /// Port numbers, for completion.
     ports: Arc<Mutex<Vec<u32>>>,
 }
@@ -56,17 +54,13 @@ impl CommandInput {
         let (request_sender, requests) = mpsc::channel();
         let (replies, lines) = mpsc::channel();
         let ports = Arc::new(Mutex::new(ports));
-        let mut editor = match is_typed {
+        let editor = match is_typed {
             true => {
                 let on_terminal = !allows_stdout || !stdout().is_terminal();
                 new_editor(Arc::clone(&ports), on_terminal).ok()
             }
             false => None,
         };
-        let line_printer = editor.as_mut().and_then(|editor| {
-            let printer = editor.create_external_printer().ok()?;
-            Some(Box::new(printer) as Box<dyn ExternalPrinter + Send>)
-        });
         thread::spawn(move || {
             if let Some(editor) = editor {
                 read_typed_lines(editor, &requests, &replies);
@@ -81,7 +75,6 @@ impl CommandInput {
                 .then(|| TerminalGuard::for_settings().ok())
                 .flatten(),
             is_typed,
-            line_printer,
             ports,
         }
     }
@@ -89,15 +82,6 @@ impl CommandInput {
     /// Sets the port numbers for completion.
     pub fn set_ports(&self, ports: Vec<u32>) {
         *self.ports.lock().unwrap_or_else(PoisonError::into_inner) = ports;
-    }
-
-    /// Prints while a line is awaited: above it on a terminal, else with `plain`.
-    pub fn print_above(&mut self, text: &str, plain: impl FnOnce(&str)) {
-        match &mut self.line_printer {
-            // A terminal that has hung up is detected at the next line.
-            Some(line_printer) => drop(line_printer.print(format!("{text}\n"))),
-            None => plain(text),
-        }
     }
 
     /// Requests a line.

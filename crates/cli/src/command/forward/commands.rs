@@ -38,7 +38,7 @@ commands! {
         "sleep TIME" "wait: 1, 500ms" => |shell, words| shell.sleep(words[0]);
         "load FILE" "read commands from a file" => |shell, words| shell.load(words[0]);
         "help" "list the sections of the help" => |shell, _| shell.help(None);
-        "help SECTION" "list the commands of a section: control, display, config, ports, all, absent" => {
+        "help SECTION" "list the commands of a section: control, display, config, ports, all" => {
             |shell, words| shell.help(Some(words[0]))
         };
         "quit" "stop forwarding, close all ports and exit" => |shell, _| shell.quit();
@@ -98,12 +98,6 @@ commands! {
         "set flowgen-clones N" "copies that mode flowgen sends after each frame" => |shell, words| {
             shell.set_flowgen_clones(words[0])
         };
-        "set port PORT queue QUEUE rate MBPS" "limit a transmit queue to a rate in Mbit/s; 0: no limit" => {
-            |shell, words| shell.set_rate(words[0], words[1], words[2])
-        };
-        "set verbose LEVEL" "describe frames: 0 none, 1 received, 2 sent, 3 both" => {
-            |shell, words| shell.set_verbose(words[0])
-        };
         "set promisc PORT on|off" "promiscuous mode of an interface" => {
             |shell, words| shell.set_promiscuous(words[0], words[1])
         };
@@ -118,9 +112,6 @@ commands! {
         };
         "set record-core-cycles on|off" "count cycles of polls that returned frames" => |shell, words| {
             shell.set_switch("record-core-cycles", words[0], |settings, on| settings.record_cycles = on)
-        };
-        "set record-burst-stats on|off" "count frames per poll" => |shell, words| {
-            shell.set_switch("record-burst-stats", words[0], |settings, on| settings.record_bursts = on)
         };
         "set record-latency on|off" "time frames from the poll to the transmit queue (--latencystats)" => {
             |shell, words| shell.set_switch("record-latency", words[0], |settings, on| {

@@ -4,7 +4,6 @@ use linerate_forwarder::MODES;
 use linerate_port::kinds::KINDS;
 
 use super::commands::{SECTIONS, ShellCommand};
-use super::testpmd_commands;
 
 /// Returns whether a word of the table is a placeholder.
 fn is_placeholder(word: &str) -> bool {
@@ -57,11 +56,10 @@ pub fn unknown_command(line: &[&str]) -> String {
         );
     }
     let similar = similar_commands(line);
-    match (testpmd_commands::hint_for(line), &similar[..]) {
-        (Some(instead), _) => format!("not available: {given}: {instead}"),
-        (None, []) => format!("no such command: {given}: `help` lists the commands"),
+    match &similar[..] {
+        [] => format!("no such command: {given}: `help` lists the commands"),
         // One per line, because there may be twenty.
-        (None, suggestions) => format!(
+        suggestions => format!(
             "no such command: {given}: there is:\n  {}",
             suggestions.join("\n  ")
         ),
@@ -128,7 +126,6 @@ pub fn completions(line: &str, ports: &[u32]) -> (usize, Vec<String>) {
                 let numbers = ports.iter().map(u32::to_string);
                 numbers.chain(["all".to_owned()]).collect()
             }
-            "LEVEL" => ["0", "1", "2", "3"].map(str::to_owned).to_vec(),
             "URL" => KINDS
                 .iter()
                 .map(|kind| format!("{}:", kind.scheme))
@@ -138,7 +135,7 @@ pub fn completions(line: &str, ports: &[u32]) -> (usize, Vec<String>) {
                 .to_vec(),
             "SECTION" => {
                 let names = SECTIONS.iter().map(|section| section.name.to_owned());
-                names.chain(["all", "absent"].map(str::to_owned)).collect()
+                names.chain(["all".to_owned()]).collect()
             }
             word if is_placeholder(word) => Vec::new(),
             word => word.split('|').map(str::to_owned).collect(),
@@ -196,11 +193,6 @@ mod tests {
                 vec!["1", "900"],
             ),
             (
-                "set port 0 queue 1 rate 10",
-                "set port PORT queue QUEUE rate MBPS",
-                vec!["0", "1", "10"],
-            ),
-            (
                 "show txq info 0 1",
                 "show rxq|txq info PORT QUEUE",
                 vec!["txq", "0", "1"],
@@ -243,7 +235,12 @@ mod tests {
             ),
             (
                 "show port 0",
-                "not available: show port 0: ports have info, summary, stats and xstats",
+                "no such command: show port 0: there is:\n  show port stats PORT\n  show port xstats PORT\n  \
+                 show port info PORT\n  show port summary PORT",
+            ),
+            (
+                "vlan set strip on 0",
+                "no such command: vlan set strip on 0: `help` lists the commands",
             ),
         ] {
             let line_words: Vec<_> = line.split(' ').collect();
@@ -262,7 +259,6 @@ mod tests {
             ("show rxq info ", vec!["0", "1", "all"]),
             ("port attach sh", vec!["shm:"]),
             ("port config 1 rx", vec!["rxd", "rxq"]),
-            ("set port 0 queue 0 ", vec!["rate"]),
             ("csum set ip ", vec!["hw", "sw"]),
             ("nonsense ", vec![]),
         ] {
@@ -309,9 +305,7 @@ mod tests {
             "set txpkts 64,64",
             "set txonly-flows 4",
             "set record-core-cycles on",
-            "set record-burst-stats on",
             "set eth-peer 0 02:00:00:00:00:01",
-            "set verbose 1",
             "set promisc all on",
             "set flush_rx on",
             "set default",
@@ -332,7 +326,6 @@ mod tests {
             "show txq info 0 0",
             "csum set ip sw 0",
             "csum show 0",
-            "set port 0 queue 0 rate 100",
             "load script",
         ] {
             let line_words: Vec<_> = line.split(' ').collect();

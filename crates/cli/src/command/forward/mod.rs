@@ -6,7 +6,6 @@ mod grammar;
 mod saturation;
 mod screen;
 mod shell;
-mod testpmd_commands;
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -14,7 +13,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use linerate_forwarder::{
     ForwardEvent, ForwardInterval, ForwardSettings, Forwarder, FrameMemoryRequest, ModeSettings,
-    PortTotals, PrimedFrames, RunTimes, TransmitRetry, VerboseLevel, plan, record, run as forward,
+    PortTotals, PrimedFrames, RunTimes, TransmitRetry, plan, record, run as forward,
 };
 use linerate_packet::frame::FrameSpec;
 use linerate_port::caveats::no_carrier_warning;
@@ -440,7 +439,6 @@ fn check_ports(args: &ForwardArgs, all: u32) -> Result<(), CommandFailure> {
 }
 
 fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings, CommandFailure> {
-    let mode = args.noisy.apply_to(&args.mode)?;
     if args.cores == 0 {
         return Err(CommandFailure::usage(ErrorReport::new(
             "forwarding needs a thread",
@@ -463,7 +461,7 @@ fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings,
     let listed = |mask: &Option<PortMask>| mask.as_ref().map(|mask| mask.0.clone());
     let cpus = args.corelist.as_ref().map(|cpus| cpus.0.clone());
     Ok(ForwardSettings {
-        mode,
+        mode: args.mode.clone(),
         cores: args.cores,
         cpus: cpus.or_else(|| listed(&args.coremask)).unwrap_or_default(),
         is_pinned: true,
@@ -487,14 +485,11 @@ fn forward_settings(args: &ForwardArgs, ports: usize) -> Result<ForwardSettings,
             times,
             ..TransmitRetry::default()
         }),
-        rates: Vec::new(),
         idle: args.idle,
         flush: !args.no_flush_rx,
-        record_bursts: args.record_burst_stats,
         record_cycles: args.record_core_cycles,
         record_residence: args.latencystats.is_some(),
         record_bit_rates: args.bitrate_stats.is_some(),
-        verbose: VerboseLevel::default(),
     })
 }
 

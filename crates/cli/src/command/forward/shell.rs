@@ -22,10 +22,7 @@ use linerate_stats::units::parse_duration;
 
 use super::command_input::{CommandInput, PROMPT, ShellInput};
 use super::commands::SECTIONS;
-use super::{
-    DEFAULT_INTERVAL, QUIET_TIME, grammar, print_text, started_event, testpmd_commands,
-    too_few_in_flight,
-};
+use super::{DEFAULT_INTERVAL, QUIET_TIME, grammar, print_text, started_event, too_few_in_flight};
 use crate::args::ForwardArgs;
 use crate::failure::CommandFailure;
 use crate::output::CommandOutput;
@@ -141,7 +138,7 @@ impl ForwardShell<'_> {
         if !continues {
             return exit_codes::OK;
         }
-        let mut lines = CommandInput::from_stdin(self.forwarder.numbers(), self.output.is_text());
+        let lines = CommandInput::from_stdin(self.forwarder.numbers(), self.output.is_text());
         loop {
             lines.set_ports(self.forwarder.numbers());
             lines.request_line();
@@ -153,10 +150,6 @@ impl ForwardShell<'_> {
                     return exit_codes::INTERRUPTED;
                 }
                 self.forwarder.poll_background();
-                let packets = self.forwarder.take_descriptions();
-                if !packets.is_empty() {
-                    lines.print_above(&packets.join("\n"), |text| print_text(self.output, text));
-                }
                 if self.forwarder.is_running()
                     && (self.forwarder.has_ended() || self.forwarder.has_port_error())
                 {
@@ -252,9 +245,7 @@ impl ForwardShell<'_> {
             return false;
         };
         let reply = (command.run)(self, &values);
-        let is_end = self.print_reply(reply);
-        self.print_packets();
-        is_end
+        self.print_reply(reply)
     }
 
     /// Prints the result of a command; returns whether the shell ends.
@@ -317,21 +308,10 @@ impl ForwardShell<'_> {
         Ok(CommandReply::Text(map))
     }
 
-    /// Prints descriptions of packets, if enabled.
-    fn print_packets(&mut self) {
-        let packets = self.forwarder.take_descriptions();
-        if !packets.is_empty() {
-            print_text(self.output, &packets.join("\n"));
-        }
-    }
-
     pub fn stop(&mut self) -> Result<CommandReply, String> {
         let Some(mut stopped) = self.forwarder.stop() else {
             return Err("forwarding is not running: use `start`".to_owned());
         };
-        if !stopped.descriptions.is_empty() {
-            print_text(self.output, &stopped.descriptions.join("\n"));
-        }
         // Counters cleared meanwhile are printed from there; the record has the full figures.
         let shown = stopped.since_cleared.take();
         let shown = shown.unwrap_or_else(|| stopped.figures.clone());
@@ -387,7 +367,6 @@ impl ForwardShell<'_> {
             }
             std::thread::sleep(remaining.min(POLL_INTERVAL));
             self.forwarder.poll_background();
-            self.print_packets();
             if self.forwarder.has_port_error() {
                 // Reported now, not at the next `stop`; there is nothing left to wait for.
                 return self.stop();
@@ -412,23 +391,11 @@ impl ForwardShell<'_> {
         let Some(part) = part else {
             let names: Vec<_> = SECTIONS.iter().map(|section| section.name).collect();
             return Ok(CommandReply::Text(format!(
-                "help SECTION, where SECTION is one of {}, all\nhelp absent: commands of testpmd that are not \
-                 available\nmost used: start tx_first 1, stop, show port stats all, set fwd macswap, quit",
+                "help SECTION, where SECTION is one of {}, all\n\
+                 most used: start tx_first 1, stop, show port stats all, set fwd macswap, quit",
                 names.join(", ")
             )));
         };
-        // Sections of testpmd's help about NICs.
-        if [
-            "absent",
-            "filters",
-            "traffic_management",
-            "devices",
-            "drivers",
-        ]
-        .contains(&part)
-        {
-            return Ok(CommandReply::Text(testpmd_commands::list_hints()));
-        }
         let sections: Vec<_> = SECTIONS
             .iter()
             .filter(|section| part == "all" || part == section.name)

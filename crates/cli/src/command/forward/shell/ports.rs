@@ -131,7 +131,6 @@ impl ForwardShell<'_> {
                 settings.ports.clone_from(&forward_ports);
             }
             settings.ports.retain(|&port_number| port_number != port);
-            settings.rates.retain(|rate| rate.port != port);
             settings.peers.retain(|peer| peer.port != port);
         }
         self.last_shown = None;

@@ -1,6 +1,6 @@
 //! Shell commands that change settings.
 
-use linerate_forwarder::{ForwardSettings, PeerAddress, QueueRate, TransmitRetry, VerboseLevel};
+use linerate_forwarder::{ForwardSettings, PeerAddress, TransmitRetry};
 use linerate_record::plan::CpuList;
 
 use super::{CommandReply, ForwardShell, failure_text};
@@ -225,57 +225,6 @@ impl ForwardShell<'_> {
         self.change_settings(
             |settings| settings.mode_settings.generated_flows = flows,
             |_| format!("flowgen sends {flows} flows"),
-        )
-    }
-
-    pub fn set_verbose(&mut self, text: &str) -> Result<CommandReply, String> {
-        let level = parse_number(text)?;
-        let before = self.settings.verbose.0;
-        self.change_settings(
-            |settings| settings.verbose = VerboseLevel(level),
-            |_| format!("Change verbose level from {before} to {level}"),
-        )
-    }
-
-    pub fn set_rate(
-        &mut self,
-        port: &str,
-        queue: &str,
-        rate: &str,
-    ) -> Result<CommandReply, String> {
-        let port = self.parse_single_port(port)?;
-        let queue: u32 = parse_number(queue)?;
-        let megabits: u64 = parse_number(rate)?;
-        let queues = self.forwarder.queue_totals_since_clear(port).len();
-        // The limit of a queue that no longer exists can be removed.
-        if megabits > 0 && self.forwarder.is_started(port) && queue as usize >= queues {
-            return Err(match queues {
-                1 => format!("port {port} has only queue 0"),
-                _ => format!("port {port} has queues 0 to {}", queues.saturating_sub(1)),
-            });
-        }
-        let Some(l2_bps) = megabits.checked_mul(1_000_000) else {
-            return Err(format!("`{rate}` Mbit/s is out of range"));
-        };
-        self.change_settings(
-            |settings| {
-                let of_another = |rate: &QueueRate| (rate.port, rate.queue) != (port, queue);
-                settings.rates.retain(of_another);
-                if l2_bps > 0 {
-                    settings.rates.push(QueueRate {
-                        port,
-                        queue,
-                        l2_bps,
-                    });
-                }
-            },
-            |_| match megabits {
-                0 => format!("port {port} queue {queue}: no rate limit"),
-                _ => format!(
-                    "port {port} queue {queue}: {megabits} Mbit/s of frames, without FCS, \
-                     preamble and gap"
-                ),
-            },
         )
     }
 

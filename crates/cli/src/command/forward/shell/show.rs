@@ -262,14 +262,6 @@ impl ForwardShell<'_> {
                         ring(port.tx_descriptors)
                     ));
                 }
-                lines.extend(settings.rates.iter().map(|rate| {
-                    format!(
-                        "  port {} queue {}: at most {} Mbit/s",
-                        rate.port,
-                        rate.queue,
-                        rate.l2_bps / 1_000_000
-                    )
-                }));
                 lines.join("\n")
             }
         };
