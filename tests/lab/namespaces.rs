@@ -128,6 +128,31 @@ fn datagrams_fill_what_the_link_takes() {
     assert!(number_at(&record, "/summary/bytes_received") > 0.0);
 }
 
+/// Defaults of other tools are longer than an IPv6 packet.
+#[test]
+fn default_datagrams_fit_a_packet() {
+    let lab = lab!(TestLab::pair(
+        "datagrams-fit",
+        "[[links]]\nbetween = [\"client\", \"server\"]\n"
+    ));
+    let _server = lab.server("-q --also 9");
+    for (remote, peer, bytes) in [
+        ("10.77.0.2", "iperf3 -p 5201", 1_460),
+        ("fd77::2", "iperf3 -p 5201", 1_452),
+        ("fd77::2", "iperf3 -p 5201 -R", 1_452),
+        ("fd77::2", "iperf2 -p 5201", 1_452),
+        ("fd77::2", "iperf2 -p 5201 -R", 1_452),
+        ("fd77::2", "nuttcp -p 5201", 1_024),
+        ("fd77::2", "discard", 1_452),
+        // What an option sets stays.
+        ("fd77::2", "iperf3 -p 5201 -l 1460", 1_460),
+    ] {
+        let args = format!("throughput {remote} --peer {peer} -u -b 1M -t 0.3 -i 0");
+        let record = measure(&lab, &args);
+        assert_eq!(record["plan"]["payload_bytes"], bytes, "{args}");
+    }
+}
+
 #[test]
 fn labs_are_listed_while_they_exist() {
     let lab = lab!(TestLab::up(TestDir::new(), "list", "--hops 2"));

@@ -644,12 +644,9 @@ mod tests {
         ));
         assert!(reports_loss(RunKind::Latency, Send, 4 * SECOND, unchanged));
         // A request has one second for its response.
-        assert!(!reports_loss(
-            RunKind::Latency,
-            Send,
-            9_000_000_000,
-            unchanged
-        ));
+        assert!(!reports_loss(RunKind::Latency, Send, 9 * SECOND, |talk| {
+            Arc::make_mut(&mut talk.plan).response_timeout_ns = Some(SECOND);
+        }));
         assert!(reports_loss(
             RunKind::Throughput,
             Receive,

@@ -58,7 +58,7 @@ pub struct ClientProtocolSpec {
     pub kinds: &'static [RunKind],
     /// Default port of its servers.
     pub port: u16,
-    /// Default UDP payload, as the tool has it.
+    /// Default UDP payload, as the tool has it; less where a packet of the path holds less.
     datagram_bytes: u64,
     /// Checks a plan for options that the protocol cannot carry.
     reject: fn(&Plan) -> Option<PlanRejection>,

@@ -209,7 +209,8 @@ fn run_attempt(
     let is_default_length = plan.protocol == TransportProtocol::Udp && plan.payload_bytes == 0;
     if is_default_length {
         // Where the path carries more, buffers of other programs often do not.
-        plan.payload_bytes = spec.datagram_bytes;
+        let max_payload = local_stack.max_packet_payload(remote, local)?;
+        plan.payload_bytes = spec.datagram_bytes.min(max_payload);
     }
     let setting_caveat = local_stack.resolve_plan(&mut plan, remote, local)?;
     let pacing_caveat = match plan.has_direction(Direction::Send) {

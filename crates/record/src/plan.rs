@@ -716,7 +716,7 @@ impl Plan {
             verify: false,
             calls: false,
             hold_latency: false,
-            response_timeout_ns: (kind == RunKind::Latency).then_some(1_000_000_000),
+            response_timeout_ns: None,
             response_timeout_requested: false,
             round_trip: RoundTripPlan::default(),
             trace: false,

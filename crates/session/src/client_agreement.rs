@@ -109,7 +109,10 @@ fn max_datagrams_per_call(plan: &Plan, max_payload: u64) -> Option<u64> {
 }
 
 /// Returns the largest UDP payload in bytes that fits one packet on the path to `server`.
-fn max_packet_payload(server: SocketAddr, local: &SourceBinding) -> Result<u64, SessionError> {
+pub(super) fn max_packet_payload(
+    server: SocketAddr,
+    local: &SourceBinding,
+) -> Result<u64, SessionError> {
     let mtu = u64::from(dial::path_mtu(server, local)?);
     let payload = mtu.saturating_sub(dial::udp_headers_bytes(server.is_ipv6()));
     Ok(payload.clamp(64, MAX_DATAGRAM_BYTES))

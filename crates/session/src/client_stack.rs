@@ -26,7 +26,7 @@ use super::dial;
 use super::dial::SourceBinding;
 use super::setup;
 use super::thread_plan::{ThreadPlan, usable_cpus};
-use crate::client_agreement::resolve_plan;
+use crate::client_agreement::{max_packet_payload, resolve_plan};
 use crate::error::SessionError;
 use crate::record_assembly::peer_lost_warning;
 use crate::{pacing, stack_rejections};
@@ -250,6 +250,23 @@ impl ClientStack {
         host
     }
 
+    /// Returns the largest UDP payload in bytes that fits one packet on the path to `remote`.
+    ///
+    /// # Errors
+    /// When the kernel has no path.
+    pub fn max_packet_payload(
+        &self,
+        remote: SocketAddr,
+        local: &SourceBinding,
+    ) -> Result<u64, SessionError> {
+        let Some(stack) = self.netstack() else {
+            return max_packet_payload(remote, local);
+        };
+        let headers = dial::udp_headers_bytes(remote.is_ipv6());
+        let payload = u64::from(stack.config().mtu).saturating_sub(headers);
+        Ok(payload.clamp(64, MAX_DATAGRAM_BYTES))
+    }
+
     /// Checks and resolves what this end can decide before it contacts the server.
     ///
     /// # Errors
@@ -270,10 +287,9 @@ impl ClientStack {
                 }
             }
             TransportProtocol::Udp => {
-                let headers = dial::udp_headers_bytes(remote.is_ipv6());
-                let max_payload = u64::from(stack.config().mtu).saturating_sub(headers);
+                let max_payload = self.max_packet_payload(remote, local)?;
                 if plan.payload_bytes == 0 {
-                    plan.payload_bytes = max_payload.clamp(64, MAX_DATAGRAM_BYTES);
+                    plan.payload_bytes = max_payload;
                 }
                 let sends = plan.kind != RunKind::Throughput || plan.has_direction(Direction::Send);
                 let fragments = stack.config().get("ip.fragmentation").as_deref() != Some("off");

@@ -72,7 +72,10 @@ mod tests {
             (Some(1_400), Some(200), 200),
         ] {
             let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far");
-            plan.response_timeout_ns = requested.map(|requested| requested * MS);
+            // Without an option, the plan of a command leaves it open.
+            if let Some(requested) = requested {
+                plan.response_timeout_ns = Some(requested * MS);
+            }
             resolve_response_timeout(&mut plan, rtt.map(|rtt| rtt * MS));
             assert_eq!(plan.response_timeout_ns, Some(expected * MS), "{rtt:?}");
         }

@@ -2,7 +2,9 @@
 
 use linerate_host::snapshot::cpu_quota::read_cpu_quota;
 use linerate_record::facts::Role;
-use linerate_record::plan::{CpuList, Direction, PerEnd, Plan, RunKind, WaitMode};
+use linerate_record::plan::{
+    CpuList, Direction, PerEnd, Plan, RunKind, TransportProtocol, WaitMode,
+};
 use linerate_sys::cpu;
 use linerate_transport::flow_role::FlowRole;
 
@@ -117,6 +119,8 @@ impl ThreadPlan {
             receives,
             is_paced: plan.rate_bps.is_some(),
             congestion_control: plan.congestion_control.as_deref(),
+            is_sender_unknown: plan.peer_protocol.is_some()
+                && plan.protocol == TransportProtocol::Tcp,
             busy_threads: busy_threads
                 + threads_here * if same_machine && may_compete { 2 } else { 1 },
             cpus: processors,
@@ -246,8 +250,6 @@ fn blocks_in_calls(wait: WaitMode) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use linerate_record::plan::TransportProtocol;
-
     use super::*;
 
     #[test]
@@ -311,6 +313,28 @@ mod tests {
         }
         (plan.threads, plan.streams) = (None, 100_000);
         assert_eq!(sleeping_wait(&plan), WaitMode::Epoll);
+    }
+
+    /// The congestion control of a sender is known where our own program is there.
+    #[test]
+    fn a_receiver_from_another_tools_stream_blocks() {
+        let first = cpu::list_usable().unwrap()[0];
+        for (protocol, peer, want) in [
+            (TransportProtocol::Tcp, Some("iperf3"), WaitMode::Block),
+            (TransportProtocol::Tcp, None, WaitMode::Spin),
+            (TransportProtocol::Udp, Some("iperf3"), WaitMode::Spin),
+        ] {
+            let mut plan = Plan::new(RunKind::Throughput, protocol, "host");
+            plan.directions = vec![Direction::Receive];
+            plan.peer_protocol = peer.map(str::to_owned);
+            plan.congestion_control = Some("cubic".to_owned());
+            plan.cpu.client = CpuList(vec![first]);
+            let chosen = ThreadPlan::choose(&plan, Role::Client, None, false, 0).unwrap();
+            assert_eq!(chosen.wait, want, "{protocol:?} {peer:?}");
+            let reason = chosen.reason.unwrap_or_default();
+            let names_the_sender = reason.contains("sender's unknown");
+            assert_eq!(names_the_sender, want == WaitMode::Block, "{reason}");
+        }
     }
 
     #[test]

@@ -12,6 +12,8 @@ pub struct WaitContext<'a> {
     pub is_paced: bool,
     /// The sender's congestion control, where it is known.
     pub congestion_control: Option<&'a str>,
+    /// The sender is another program's TCP, whose congestion control this end cannot read.
+    pub is_sender_unknown: bool,
     /// Busy threads on the CPUs: those of this run (of both ends when they share the machine) and
     /// of other runs.
     pub busy_threads: usize,
@@ -44,6 +46,7 @@ pub fn choose_wait(situation: &WaitContext<'_>) -> (WaitMode, String) {
         receives,
         is_paced,
         congestion_control,
+        is_sender_unknown,
         busy_threads,
         cpus,
         cpu_quota,
@@ -74,6 +77,11 @@ pub fn choose_wait(situation: &WaitContext<'_>) -> (WaitMode, String) {
     }
     if is_paced {
         return sleeping("the rate is limited".to_owned());
+    }
+    if is_sender_unknown {
+        return sleeping(
+            "a spinning receiver may slow down the sender's unknown pacing".to_owned(),
+        );
     }
     if let Some(name) = congestion_control.filter(|name| PACING_CONGESTION_CONTROLS.contains(name))
     {
@@ -155,6 +163,7 @@ mod tests {
             receives: true,
             is_paced: false,
             congestion_control: Some("cubic"),
+            is_sender_unknown: false,
             busy_threads: 2,
             cpus: 2,
             cpu_quota: None,
@@ -179,6 +188,13 @@ mod tests {
             (
                 WaitContext {
                     congestion_control: Some("bbr"),
+                    ..fit
+                },
+                WaitMode::Block,
+            ),
+            (
+                WaitContext {
+                    is_sender_unknown: true,
                     ..fit
                 },
                 WaitMode::Block,

@@ -279,7 +279,13 @@ impl Iperf2Peer {
             // Its payload has iperf2 headers where timestamps would be written.
             let _ = stack.udp_disable_stamps(socket);
         }
-        let sender = Iperf2ReverseFlow::new(settings, settings.dual.is_some(), now, wall_ahead_ns);
+        let sender = Iperf2ReverseFlow::new(
+            settings,
+            self.peer,
+            settings.dual.is_some(),
+            now,
+            wall_ahead_ns,
+        );
         if sender.is_time_limited() {
             interop.reject_request(
                 PROTOCOL.name,

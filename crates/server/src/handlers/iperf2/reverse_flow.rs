@@ -1,5 +1,7 @@
 //! Datagrams towards a client, for a thread that does other work in between.
 
+use std::net::SocketAddr;
+
 use linerate_protocol::iperf2::Iperf2Settings;
 use linerate_protocol::iperf2::datagram::{
     ENDS_WITHOUT_REPLY, HEADER_BYTES, write_end, write_number,
@@ -37,12 +39,13 @@ impl Iperf2ReverseFlow {
     #[must_use]
     pub fn new(
         settings: &Iperf2Settings,
+        peer: SocketAddr,
         is_second: bool,
         now: Nanos,
         wall_offset_ns: Nanos,
     ) -> Self {
         let (send_plan, is_time_limited) = limit_send_time(
-            requested_send_plan(settings, &InteropLimits::default()),
+            requested_send_plan(settings, peer, &InteropLimits::default()),
             now,
         );
         let payload = match is_second {
@@ -136,12 +139,16 @@ impl Iperf2ReverseFlow {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+
     use linerate_protocol::iperf2::datagram::read_header;
     use linerate_protocol::iperf2::{Iperf2Direction, TestAmount};
 
     use super::*;
 
     const MS: Nanos = 1_000_000;
+
+    const PEER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 5001);
 
     fn settings(rate: u64) -> Iperf2Settings {
         Iperf2Settings {
@@ -176,7 +183,7 @@ mod tests {
             // Times of the settings are of the system's clock.
             let now = linerate_sys::clock::now();
             // A datagram a millisecond.
-            let mut flow = Iperf2ReverseFlow::new(&settings(8_000_000), false, now, 0);
+            let mut flow = Iperf2ReverseFlow::new(&settings(8_000_000), PEER, false, now, 0);
             let all = numbers(&mut flow, now, step);
             let (payload, end_markers) = all.split_at(all.len() - ENDS_WITHOUT_REPLY as usize);
             // The last of them is due at the end, or at the last poll.
@@ -194,7 +201,7 @@ mod tests {
     #[test]
     fn an_acknowledged_end_is_not_repeated() {
         let now = linerate_sys::clock::now();
-        let mut flow = Iperf2ReverseFlow::new(&settings(8_000_000), false, now, 0);
+        let mut flow = Iperf2ReverseFlow::new(&settings(8_000_000), PEER, false, now, 0);
         // A datagram before the end is no acknowledgement.
         flow.on_client_datagram();
         let after = now + 2_000 * MS;
@@ -212,7 +219,7 @@ mod tests {
     #[test]
     fn a_client_that_rejects_datagrams_is_sent_no_more() {
         let now = linerate_sys::clock::now();
-        let mut flow = Iperf2ReverseFlow::new(&settings(8_000_000), true, now, 0);
+        let mut flow = Iperf2ReverseFlow::new(&settings(8_000_000), PEER, true, now, 0);
         let mut errors = 0;
         while !flow.is_finished() {
             assert!(errors < 100, "it goes on for ever");
@@ -229,7 +236,7 @@ mod tests {
             trip_times: true,
             ..settings(8_000_000)
         };
-        let mut flow = Iperf2ReverseFlow::new(&requested, true, now, 0);
+        let mut flow = Iperf2ReverseFlow::new(&requested, PEER, true, now, 0);
         let at = now + 10 * MS;
         let datagram = flow.next_datagram(at).unwrap();
         assert!(
@@ -237,7 +244,7 @@ mod tests {
                 .iter()
                 .all(|byte| *byte == 0)
         );
-        let mut flow = Iperf2ReverseFlow::new(&requested, false, now, 0);
+        let mut flow = Iperf2ReverseFlow::new(&requested, PEER, false, now, 0);
         let first = flow.next_datagram(at).unwrap();
         assert!(Iperf2Settings::read(&first[HEADER_BYTES..], HEADER_BYTES).is_some());
     }

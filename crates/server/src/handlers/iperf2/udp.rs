@@ -1,6 +1,6 @@
 //! UDP flows of iperf2.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -48,8 +48,9 @@ const END_MARKERS_TIMEOUT_NS: Nanos = 4_000_000_000;
 /// which an address stays validated.
 const SEND_TIME_LIMIT_NS: Nanos = VALIDATION_LIFETIME_NS;
 
-/// Bytes of a datagram where the client announces none: the default of reference servers.
-const DATAGRAM_BYTES: usize = 1470;
+/// Bytes of a datagram where the client announces none: the defaults of reference servers for IPv4
+/// and IPv6, which fit an Ethernet packet.
+const DATAGRAM_BYTES: (usize, usize) = (1470, 1450);
 
 /// Rate where the client announces none.
 const RATE_BPS: u64 = 1 << 20;
@@ -211,7 +212,7 @@ fn start_flows(
         } else {
             1
         };
-        let send_plan = bounded_send_plan(test, &settings);
+        let send_plan = bounded_send_plan(test, &settings, accepted.peer);
         return test.spawn(id, FlowRole::Sender, socket, move |context, socket| {
             send_payload(
                 context,
@@ -246,7 +247,7 @@ fn start_flows(
         Ok(socket)
     };
     let reverse_socket = connect().map_err(|error| SessionError::system("a second flow", error))?;
-    let send_plan = bounded_send_plan(test, &settings);
+    let send_plan = bounded_send_plan(test, &settings, accepted.peer);
     test.spawn(
         REVERSE_FLOW_ID,
         FlowRole::Sender,
@@ -265,8 +266,8 @@ fn start_flows(
 }
 
 /// Returns the send plan over UDP, and adds a caveat if it is shorter than requested.
-fn bounded_send_plan(test: &mut TestRun, settings: &Iperf2Settings) -> SendPlan {
-    let requested = requested_send_plan(settings, test.limits());
+fn bounded_send_plan(test: &mut TestRun, settings: &Iperf2Settings, peer: SocketAddr) -> SendPlan {
+    let requested = requested_send_plan(settings, peer, test.limits());
     let (send_plan, is_time_limited) = limit_send_time(requested, clock::now());
     if is_time_limited {
         let seconds = send_time_limit_s();
@@ -294,10 +295,18 @@ pub fn limit_send_time(send_plan: SendPlan, now: Nanos) -> (SendPlan, bool) {
 }
 
 /// Returns the send plan of a client's request over UDP, within the limits; it always has a rate.
-pub fn requested_send_plan(settings: &Iperf2Settings, limits: &InteropLimits) -> SendPlan {
+pub fn requested_send_plan(
+    settings: &Iperf2Settings,
+    peer: SocketAddr,
+    limits: &InteropLimits,
+) -> SendPlan {
     // A receiver that is silent does not hold up datagrams.
     let idle = Duration::MAX;
-    let mut send_plan = send_plan(settings, DATAGRAM_BYTES, idle, &InteropLimits::default());
+    let block = match peer.ip().to_canonical() {
+        IpAddr::V4(_) => DATAGRAM_BYTES.0,
+        IpAddr::V6(_) => DATAGRAM_BYTES.1,
+    };
+    let mut send_plan = send_plan(settings, block, idle, &InteropLimits::default());
     send_plan.block_bytes = send_plan.block_bytes.clamp(16, 65_507);
     // Legacy clients send the rate in the window field.
     let legacy_rate = settings
@@ -566,6 +575,24 @@ mod tests {
     }
 
     #[test]
+    fn datagrams_of_an_unannounced_size_fit_a_packet() {
+        for (peer, announced, bytes) in [
+            ("10.0.0.1:5001", None, 1_470),
+            ("[::ffff:10.0.0.1]:5001", None, 1_470),
+            ("[fd00::1]:5001", None, 1_450),
+            ("[fd00::1]:5001", Some(1_470), 1_470),
+        ] {
+            let settings = Iperf2Settings {
+                buffer_bytes: announced,
+                ..Iperf2Settings::default()
+            };
+            let limits = InteropLimits::default();
+            let send_plan = requested_send_plan(&settings, peer.parse().unwrap(), &limits);
+            assert_eq!(send_plan.block_bytes, bytes, "{peer} {announced:?}");
+        }
+    }
+
+    #[test]
     fn datagrams_are_sent_no_longer_than_an_address_stays_validated() {
         let second = 1_000_000_000;
         for (amount, rate, is_time_limited) in [
@@ -589,8 +616,9 @@ mod tests {
                 ..Iperf2Settings::default()
             };
             let now = clock::now();
+            let peer = SocketAddr::from(([10, 0, 0, 1], 5001));
             let (send_plan, limited) = limit_send_time(
-                requested_send_plan(&settings, &InteropLimits::default()),
+                requested_send_plan(&settings, peer, &InteropLimits::default()),
                 now,
             );
             assert_eq!(limited, is_time_limited, "{amount:?} at {rate:?}");
