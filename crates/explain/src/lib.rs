@@ -42,8 +42,22 @@ pub fn explain(record: &Record) -> Vec<Finding> {
     let mut findings: Vec<Finding> = findings.collect();
     for finding in &mut findings {
         note_required_server(&run, finding);
+        drop_same_command(&run, finding);
     }
     ranking::rank(findings, run.is_one_machine())
+}
+
+/// Removes the command that was just run: repeating it shows nothing new.
+fn drop_same_command(run: &RunView<'_>, finding: &mut Finding) {
+    fn tokens(command: &str) -> Vec<&str> {
+        let mut tokens: Vec<_> = command.split_whitespace().collect();
+        tokens.sort_unstable();
+        tokens
+    }
+    let same = run.rerun_command("");
+    finding
+        .command
+        .take_if(|command| tokens(command) == tokens(&same));
 }
 
 /// Adds a note to the remedy if its command needs our server instead of the third-party server of
@@ -87,6 +101,7 @@ pub fn add_findings_to_set(set: &mut RunSet) {
 
 #[cfg(test)]
 mod tests {
+    use super::finding_builder::FindingBuilder;
     use super::*;
     use linerate_record::facts::Role;
     use linerate_record::finding::FindingLocation;
@@ -149,6 +164,31 @@ mod tests {
                 if back { " -R" } else { "" }
             );
             assert!(remedy.contains(&command), "{remedy}");
+        }
+    }
+
+    #[test]
+    fn the_command_of_the_run_is_not_proposed() {
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "10.0.0.1");
+        let record = third_party_record("iperf3", Direction::Send, plan, Summary::default());
+        let run = RunView::new(&record);
+        let same = run.rerun_command("");
+        let reordered: Vec<_> = same.split(' ').rev().collect();
+        for (command, expected) in [
+            (same.clone(), None),
+            (reordered.join(" "), None),
+            (run.rerun_command("-b 2M"), Some(run.rerun_command("-b 2M"))),
+        ] {
+            let builder = FindingBuilder::limit(CauseId::ShapedLink, FindingLocation::Path)
+                .summary("a limit");
+            let finding = builder
+                .evidence("goodput_bps", 1e6, "bit/s", "receiver")
+                .remedy("raise it")
+                .command(command.clone())
+                .build();
+            let mut finding = finding.expect("a finding");
+            drop_same_command(&run, &mut finding);
+            assert_eq!(finding.command, expected, "{command}");
         }
     }
 

@@ -154,18 +154,14 @@ struct Iperf3Driver {
     tcp_senders: Vec<FlowSocket>,
     /// Latest time of the end message, which is sent earlier once everything has arrived.
     finish_by_ns: Option<Nanos>,
-    /// Time at which the last payload was sent.
-    sent_ns: Nanos,
     /// Unacknowledged bytes, and since when they are that many.
     unacknowledged: (u64, Nanos),
     /// Time at which everything was acknowledged, and the likely time of its arrival.
     arrival_ns: Option<(Nanos, Nanos)>,
-    /// Start of the server's clock and time of the end message, by our clock.
-    server_run_ns: (Nanos, Nanos),
     /// Round-trip time of the path before the payload; 0 if unknown.
     rtt_ns: Nanos,
-    /// Time that the last payload was in flight, as far as that was observed.
-    drain_ns: Nanos,
+    /// Time from the arrival of the last payload, as far as that was observed, to the end message.
+    end_pause_ns: Nanos,
     /// Time for which this end sent.
     send_duration_ns: Option<Nanos>,
     finished: bool,
@@ -195,12 +191,10 @@ fn open(context: &SetupContext<'_>) -> Result<Box<dyn ClientProtocol>, SessionEr
         cookie,
         tcp_senders: Vec::new(),
         finish_by_ns: None,
-        sent_ns: 0,
         unacknowledged: (u64::MAX, 0),
         arrival_ns: None,
-        server_run_ns: (0, 0),
         rtt_ns: 0,
-        drain_ns: 0,
+        end_pause_ns: 0,
         send_duration_ns: None,
         finished: false,
         results_requested: false,
@@ -360,9 +354,7 @@ impl Iperf3Driver {
             {
                 match event {
                     Iperf3ClientEvent::OpenFlows => opens_flows = true,
-                    Iperf3ClientEvent::Started => {
-                        (self.running, self.server_run_ns.0) = (true, now)
-                    }
+                    Iperf3ClientEvent::Started => self.running = true,
                     Iperf3ClientEvent::SendResults => {
                         self.results_requested = true;
                         self.remote_ended = true;
@@ -434,7 +426,7 @@ impl ClientProtocol for Iperf3Driver {
         // Without anything to send that is not the end.
         if self.params.direction != Iperf3Direction::Reverse {
             self.finish_by_ns.get_or_insert(now + ARRIVAL_TIMEOUT_NS);
-            (self.unacknowledged.1, self.sent_ns) = (now, now);
+            self.unacknowledged.1 = now;
         }
     }
 
@@ -482,9 +474,9 @@ impl ClientProtocol for Iperf3Driver {
                 let time = flow.figures.duration_ns;
                 let pauses = ServerPauses {
                     omit_ns: self.params.omit_ns,
-                    run_ns: self.server_run_ns.1.saturating_sub(self.server_run_ns.0),
+                    end_ns: self.end_pause_ns,
                     rtt_ns: self.rtt_ns,
-                    moved_ns: self.send_duration_ns.map(|sent| sent + self.drain_ns),
+                    sent_ns: self.send_duration_ns,
                 };
                 flow.figures.duration_ns = time.map(|time| pauses.subtract_from(time));
             }

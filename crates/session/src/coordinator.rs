@@ -94,8 +94,9 @@ const WAKE_INTERVAL_NS: Nanos = 200_000_000;
 /// The interval once the run is to end: a wake-up just before a thread sleeps is lost.
 const WAKE_INTERVAL_AT_END_NS: Nanos = 10_000_000;
 
-/// Poll interval while datagrams that were sent wait below their sockets.
-const SEND_QUEUE_POLL_NS: Nanos = 10_000_000;
+/// Poll interval while datagrams that were sent wait below their sockets: where the other end counts
+/// until its end message, that time is part of its result.
+const SEND_QUEUE_POLL_NS: Nanos = 1_000_000;
 
 /// Lower bound per thread of the interval between two wake-ups of all threads. One wake-up takes
 /// some 10 us of CPU time on the 2-core VM, at either side of the signal. Without this bound,

@@ -24,8 +24,8 @@ use linerate_transport::flow_role::FlowRole;
 use linerate_workload::timestamps::TimestampPass;
 pub use remote_figures::lost_of_total;
 use remote_figures::{
-    arrival_summary, check_counts, clear_arrivals, clear_impossible_losses, departure_summary,
-    mixed_flow_loss, offered_load_by_numbers, sum_summaries,
+    arrival_summary, check_counts, check_time, clear_arrivals, clear_impossible_losses,
+    departure_summary, mixed_flow_loss, offered_load_by_numbers, sum_summaries,
 };
 
 use crate::coordinator::RunResults;
@@ -409,6 +409,7 @@ impl InteropTest {
                 &flow_report.figures,
                 sends,
             ));
+            caveats.extend(check_time(&self.plan, &flow_report.figures).filter(|_| sends));
             match flow {
                 Some(flow) => remote.streams.push(FlowFigures {
                     direction,

@@ -405,12 +405,26 @@ impl ShapedLink {
             return None;
         }
         let tcp = direction.tcp();
+        // A known rate that is not used up is no hidden one.
+        let known = direction.path_shaper();
+        let limit = match known {
+            Some(at) => format!(
+                "the path passes {} behind the qdisc of {} at {}, which is limited to {}",
+                format_bit_rate(plateau),
+                at.interface.as_deref().unwrap_or("an interface"),
+                at.host,
+                format_bit_rate(at.after as f64)
+            ),
+            None => format!(
+                "a hidden limit on the path passes {}",
+                format_bit_rate(plateau)
+            ),
+        };
         let mut builder = FindingBuilder::limit(self.id(), FindingLocation::Path)
             .direction(direction.direction)
             .cost(1.0 - direction.rate_spread().unwrap_or(0.0).min(MAX_COST_SPREAD))
             .summary(format!(
-                "a hidden limit on the path passes {}: {}, and both ends had idle time",
-                format_bit_rate(plateau),
+                "{limit}: {}, and both ends had idle time",
                 match (burst, queue.is_some()) {
                     (true, _) => "a burst at first, then a plateau",
                     (false, true) => "a standing queue and a steady rate",
@@ -464,9 +478,13 @@ impl ShapedLink {
                  where it is configured",
                 format_share(1.0 - direction.rate_spread().unwrap_or(0.0).min(1.0))
             ))
-            .command(match run.has_third_party_server() {
-                true => run.rerun_command(""),
-                false => {
+            .command(match known {
+                Some(at) => {
+                    let interface = at.interface.as_deref().unwrap_or("");
+                    run.command_at_host(&at.host, &format!("tc -s qdisc show dev {interface}"))
+                }
+                None if run.has_third_party_server() => String::new(),
+                None => {
                     run.rerun_without(&["congestion", "no-delay", "mss", "rcvlowat"], "-u -b max")
                 }
             })

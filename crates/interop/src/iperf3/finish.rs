@@ -18,32 +18,27 @@ const SERVER_READ_NS: Nanos = 5_000_000;
 /// delays the acknowledgement of the last segment of a stream (Linux by 40 ms).
 const DELAYED_ACK_NS: Nanos = 20_000_000;
 
-/// Parts of a server's time in which no payload arrives.
+/// Parts of a server's time in which no payload arrives. The wait until the queue of a socket is
+/// empty is none of them: its payload is on the link.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ServerPauses {
     pub(super) omit_ns: Nanos,
-    /// Time from the start message to the end message, at this end.
-    pub(super) run_ns: Nanos,
+    /// Time from the arrival of the last payload to the end message, at this end.
+    pub(super) end_ns: Nanos,
     /// Round-trip time: the time from the server's start to the first payload.
     pub(super) rtt_ns: Nanos,
-    /// Time in which this end sent, and in which the last payload arrived.
-    pub(super) moved_ns: Option<Nanos>,
+    /// Time in which this end sent.
+    pub(super) sent_ns: Option<Nanos>,
 }
 
 impl ServerPauses {
     /// Returns the server's time without the parts before payload arrives and after the last one.
     pub(super) fn subtract_from(&self, time_ns: Nanos) -> Nanos {
-        // The server's time, and payload sent in it, begin after the omitted time.
-        let run_ns = self.run_ns.saturating_sub(self.omit_ns);
-        let pauses_ns = self
-            .moved_ns
-            .map_or(0, |moved_ns| run_ns.saturating_sub(moved_ns));
+        // The server's time begins after the omitted time, and payload sent in it fills the start.
         let start_ns = self.rtt_ns.saturating_sub(self.omit_ns);
         time_ns
-            .checked_sub(pauses_ns + start_ns)
-            .filter(|&left_ns| {
-                left_ns > 0 && self.moved_ns.is_none_or(|moved| left_ns >= moved / 2)
-            })
+            .checked_sub(self.end_ns + start_ns)
+            .filter(|&left_ns| left_ns > 0 && self.sent_ns.is_none_or(|sent| left_ns >= sent / 2))
             .unwrap_or(time_ns)
     }
 }
@@ -74,8 +69,7 @@ impl Iperf3Driver {
         if is_read || now >= limit {
             self.finished = true;
             let arrival_ns = self.arrival_ns.map_or(now, |(_, since)| since);
-            self.drain_ns = arrival_ns.saturating_sub(self.sent_ns);
-            self.server_run_ns.1 = now;
+            self.end_pause_ns = now.saturating_sub(arrival_ns);
             self.machine
                 .finish(now)
                 .map_err(|error| protocol_error(self.peer, error))?;
@@ -150,21 +144,18 @@ mod tests {
     #[test]
     fn the_servers_time_is_that_of_payload() {
         let ms = 1_000_000;
-        // Sent for 3 s over a path with a round trip of 600 ms; the end message came 5 ms later.
+        // Sent for 3 s over a path with a round trip of 600 ms; the end message came 5 ms after the
+        // last payload.
         let path = ServerPauses {
             omit_ns: 0,
-            run_ns: 3_005 * ms,
+            end_ns: 5 * ms,
             rtt_ns: 600 * ms,
-            moved_ns: Some(3_000 * ms),
+            sent_ns: Some(3_000 * ms),
         };
-        let omitted = |omit_ns| ServerPauses {
-            omit_ns,
-            run_ns: path.run_ns + omit_ns,
-            ..path
-        };
+        let omitted = |omit_ns| ServerPauses { omit_ns, ..path };
         for (pauses, server_ms, payload_ms) in [
             (path, 3_605, 3_000),
-            // A queue that took 4 s to empty.
+            // A queue that took 4 s to empty, before the end message or ahead of it.
             (path, 7_605, 7_000),
             // Payload of the omitted time fills the server's first round trip.
             (omitted(1_000 * ms), 3_605, 3_600),

@@ -24,7 +24,8 @@ pub(super) fn arrival_summary(
     stopped_first: bool,
 ) -> Summary {
     let udp = plan.protocol == TransportProtocol::Udp;
-    // Without a time in the report, the time of this end differs by a round trip only.
+    // Without a time in the report, the time of this end differs by a round trip and the queues of
+    // the path.
     let duration_ns = match is_time_too_short(plan, local, report) {
         true => local.duration_ns,
         false => report.duration_ns.or(local.duration_ns),
@@ -157,6 +158,20 @@ fn is_time_too_short(plan: &Plan, local: &Summary, report: &RemoteFigures) -> bo
         && goodput_bps > offered_bps * MAX_GOODPUT_FACTOR
 }
 
+/// Returns a caveat if a receiver of datagrams reports bytes without their time.
+pub(super) fn check_time(plan: &Plan, report: &RemoteFigures) -> Option<Caveat> {
+    let is_unknown = plan.protocol == TransportProtocol::Udp
+        && report.bytes.is_some_and(|bytes| bytes > 0)
+        && report.duration_ns.is_none();
+    is_unknown.then(|| {
+        Caveat::new(
+            CaveatId::RemoteCountUnknown,
+            "the receiver reported no time: goodput is over the time in which this end sent, and too high where \
+             datagrams waited in a queue of the path",
+        )
+    })
+}
+
 /// Returns whether the datagrams and the bytes that a receiver reports contradict each other.
 fn datagrams_contradict_bytes(plan: &Plan, report: &RemoteFigures) -> bool {
     let (Some(packets), Some(bytes)) = (report.packets, report.bytes) else {
@@ -276,7 +291,12 @@ pub(super) fn check_counts(
     }
     let gaps = if sends { report.lost } else { local.lost };
     let (lost, gaps) = remote.lost.zip(gaps)?;
-    let uncounted = lost.checked_sub(gaps).filter(|&uncounted| uncounted > 0)?;
+    // Datagrams for which the sender's socket was full have numbers, but were not sent.
+    let lost_on_path = lost.saturating_sub(local.unsent.unwrap_or(0));
+    let uncounted = lost.checked_sub(gaps)?.min(lost_on_path);
+    if uncounted == 0 {
+        return None;
+    }
     Some(Caveat::new(
         CaveatId::EndNotCounted,
         format!(

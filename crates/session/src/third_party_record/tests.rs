@@ -69,6 +69,7 @@ fn remote_reports_of_datagrams() {
                 bytes: Some(98_000),
                 packets: Some(980),
                 lost: Some(10),
+                duration_ns: Some(SECOND),
                 ..RemoteFigures::default()
             }),
             received: Some(980),
@@ -80,6 +81,7 @@ fn remote_reports_of_datagrams() {
             name: "bytes alone, as a board's console has them",
             report: Some(RemoteFigures {
                 bytes: Some(50_000),
+                duration_ns: Some(SECOND),
                 ..RemoteFigures::default()
             }),
             received: None,
@@ -111,6 +113,7 @@ fn remote_reports_of_datagrams() {
             report: Some(RemoteFigures {
                 bytes: Some(200_000),
                 packets: Some(2_000),
+                duration_ns: Some(SECOND),
                 ..RemoteFigures::default()
             }),
             received: Some(2_000),
@@ -621,5 +624,31 @@ fn impossible_counts_are_no_figures() {
                 "{case}"
             );
         }
+    }
+}
+
+/// Without the receiver's time a queue of the path makes the rate too high.
+#[test]
+fn a_count_of_datagrams_without_a_time_has_a_caveat() {
+    for (protocol, duration_ns, expected) in [
+        (TransportProtocol::Udp, None, vec!["remote-count-unknown"]),
+        (TransportProtocol::Udp, Some(2 * SECOND), vec![]),
+        (TransportProtocol::Tcp, None, vec![]),
+    ] {
+        let packets = (protocol == TransportProtocol::Udp).then_some(1_000);
+        let mut test = test_of(
+            Role::Client,
+            plan(RunKind::Throughput, protocol),
+            &[sent(1, 100_000, packets)],
+        );
+        let figures = RemoteFigures {
+            bytes: Some(100_000),
+            packets,
+            duration_ns,
+            ..RemoteFigures::default()
+        };
+        test.remote_report = report_of(Some(1), Direction::Send, figures);
+        let (record, _) = test.into_record();
+        assert_eq!(caveats(&record), expected, "{protocol:?} {duration_ns:?}");
     }
 }
