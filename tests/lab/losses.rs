@@ -125,6 +125,11 @@ fn a_sender_without_buffer_space_drops() {
         assert!(packets > 0 && exact, "{args}: {:#?}", record["losses"]);
         let send_errors = &record["directions"][0]["streams"][0]["sender"]["send_refused"];
         assert_eq!(send_errors.as_u64(), Some(packets), "{args}");
+        assert_eq!(
+            record["summary"]["unsent"].as_u64(),
+            Some(packets),
+            "{args}"
+        );
     }
 }
 

@@ -272,7 +272,9 @@ pub struct Summary {
     /// request that could not be sent on time is included.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rtt_intended_ns: Option<Quantiles>,
-    /// Latency, open loop: requests that were scheduled before the end and never sent.
+    /// Latency, open loop: requests that were scheduled before the end and never sent. Throughput over
+    /// UDP at a rate: datagrams given up because the sender's socket was full; `packets_sent`, `lost`
+    /// and `loss_fraction` include them. Absent for throughput: none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unsent: Option<u64>,
     /// Latency with a new socket per request: time from opening the socket to the end of its close.

@@ -197,6 +197,9 @@ pub struct RateSearchTrial {
     /// than was sent, so a queue fills).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure: Option<StoredId<TrialFailure>>,
+    /// Share of the datagrams that may arrive later than they were sent: more fill a queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_limit: Option<f64>,
     /// True if the failure did not count yet, because chance can explain it: the next trial has the
     /// same load.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -227,6 +230,7 @@ mod tests {
             loss_fraction: 0.0,
             passed,
             failure: None,
+            queue_limit: None,
             is_repeated: false,
             lost: None,
             is_confirmation: false,

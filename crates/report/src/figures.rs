@@ -5,7 +5,8 @@ use linerate_record::ids::LossPoint;
 use linerate_record::plan::{Plan, RunKind, TransportProtocol};
 use linerate_record::record::{CpuCost, PacketLoss, Record, Summary};
 use linerate_stats::units::{
-    format_bit_rate, format_bytes, format_count, format_nanos, format_per_second, format_share,
+    count_of, format_bit_rate, format_bytes, format_count, format_nanos, format_per_second,
+    format_share,
 };
 
 use crate::model::{self, SummaryFigure, summary_figure};
@@ -74,7 +75,35 @@ fn tcp_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
     figures
 }
 
+/// Returns the share of the sent datagrams that was not received: those that the sender gave up
+/// because its socket was full were not sent.
+pub(crate) fn path_loss(summary: &Summary) -> Option<f64> {
+    let (Some(unsent), Some(lost)) = (summary.unsent, summary.lost) else {
+        return summary.loss_fraction;
+    };
+    let lost = lost.saturating_sub(unsent) as f64;
+    let received = summary.packets_received?;
+    let unique = received.saturating_sub(summary.duplicates.unwrap_or(0)) as f64;
+    (lost + unique > 0.0).then(|| lost / (lost + unique))
+}
+
+/// Describes the datagrams that were not sent: `14,840 datagrams (74.1 %) were not sent: the
+/// sender's socket was full`.
+pub(crate) fn describe_unsent(summary: &Summary) -> Option<String> {
+    let unsent = summary.unsent.filter(|&unsent| unsent > 0)?;
+    let share = summary.packets_sent.filter(|&all| all > 0);
+    let share = share.map_or_else(String::new, |all| {
+        format!(" ({})", format_share(unsent as f64 / all as f64))
+    });
+    let were = if unsent == 1 { "was" } else { "were" };
+    Some(format!(
+        "{}{share} {were} not sent: the sender's socket was full",
+        count_of(unsent, "datagram")
+    ))
+}
+
 fn udp_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
+    let path_lost = (summary.lost).map(|lost| lost.saturating_sub(summary.unsent.unwrap_or(0)));
     let mut figures = vec![
         goodput_figure(plan, summary),
         offered_figure(summary),
@@ -86,12 +115,12 @@ fn udp_figures(plan: &Plan, summary: &Summary) -> Vec<SummaryFigure> {
         summary_figure(
             "lost",
             "datagrams sent and not received",
-            summary.lost.map(format_count),
+            path_lost.map(format_count),
         ),
         summary_figure(
             "loss",
             "share of the sent datagrams that was not received",
-            summary.loss_fraction.map(format_share),
+            path_loss(summary).map(format_share),
         ),
         summary_figure(
             "reordered",
@@ -132,7 +161,7 @@ pub(crate) fn log_figures(plan: &Plan, summary: &Summary) -> Vec<String> {
             (summary.bytes_received.or(summary.bytes_sent)).map(format_bytes),
             summary.goodput_bps.map(format_bit_rate),
             count(summary.retransmits, "retransmits"),
-            (summary.loss_fraction.filter(|&loss| loss > 0.0))
+            (path_loss(summary).filter(|&loss| loss > 0.0))
                 .map(|loss| format!("{} lost", format_share(loss))),
         ],
     };
@@ -427,7 +456,7 @@ pub fn format_loss_count(loss: &PacketLoss) -> String {
 /// Describes a loss point.
 pub(crate) fn describe_loss_point(point: LossPoint) -> &'static str {
     match point {
-        LossPoint::SenderSocket => "the sender's socket buffer was full",
+        LossPoint::SenderSocket => "not sent: the sender's socket buffer was full",
         LossPoint::Qdisc => "dropped by the queueing discipline of an interface",
         LossPoint::InterfaceTx => "dropped by an interface on transmit",
         LossPoint::InterfaceRx => "dropped by an interface on receive",
@@ -436,5 +465,42 @@ pub(crate) fn describe_loss_point(point: LossPoint) -> &'static str {
         LossPoint::UdpReceiveQueue => "the receiver's socket buffer was full: it read too slowly",
         LossPoint::Path => "between the hosts, or where no counter exists",
         LossPoint::EmulatedLink => "dropped by an emulated link: configured loss, or a full queue",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 20 Mb/s into a link of 5 Mb/s: the socket was full for three of four datagrams, and one more
+    /// was lost on the path.
+    #[test]
+    fn datagrams_that_were_not_sent_are_not_lost() {
+        let summary = Summary {
+            packets_sent: Some(20_000),
+            packets_received: Some(5_159),
+            lost: Some(14_841),
+            loss_fraction: Some(14_841.0 / 20_000.0),
+            unsent: Some(14_840),
+            ..Summary::default()
+        };
+        let plan = Plan::new(RunKind::Throughput, TransportProtocol::Udp, "host");
+        let shown = |summary: &Summary| {
+            let figures = summary_figures(&plan, summary).into_iter();
+            let shown = figures.filter(|figure| ["lost", "loss"].contains(&figure.name));
+            shown.filter_map(|figure| figure.value).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(&summary), ["1", "0.02 %"]);
+        assert_eq!(
+            describe_unsent(&summary).as_deref(),
+            Some("14,840 datagrams (74.2 %) were not sent: the sender's socket was full")
+        );
+        // Records without the count.
+        let earlier = Summary {
+            unsent: None,
+            ..summary
+        };
+        assert_eq!(shown(&earlier), ["14,841", "74.2 %"]);
+        assert_eq!(describe_unsent(&earlier), None);
     }
 }

@@ -44,9 +44,12 @@ pub(crate) fn trial_table(search: &RateSearchResult) -> Grid {
     Grid {
         headings: headings.map(str::to_owned).into(),
         rows,
-        left_columns: 0,
+        left_columns: 1,
     }
 }
+
+/// Share of late datagrams from which the verdict of a trial that passed has it.
+const MIN_LATE_SHARE: f64 = 0.001;
 
 /// Describes the verdict on a trial with its reason: `fails: 12 datagrams lost`.
 pub(crate) fn describe_verdict(trial: &RateSearchTrial) -> String {
@@ -57,18 +60,23 @@ pub(crate) fn describe_verdict(trial: &RateSearchTrial) -> String {
         (false, false, true) => "does not confirm",
         (false, false, false) => "fails",
     };
+    let late =
+        1.0 - trial.loss_fraction - trial.goodput_bps / trial.offered_bps.max(f64::MIN_POSITIVE);
+    let arrived_late = || {
+        let limit = trial.queue_limit.map_or_else(String::new, |limit| {
+            format!(" (limit {})", format_share(limit))
+        });
+        format!("{} arrived late{limit}", format_share(late))
+    };
     let failure = trial.failure.as_ref().and_then(|failure| failure.known());
     let reason = match (failure, trial.lost) {
         (Some(TrialFailure::Loss), Some(lost)) => {
             format!("{} lost", count_of(lost, "datagram"))
         }
-        (Some(TrialFailure::Queue), _) => format!(
-            "{} arrived later than sent, so a queue fills",
-            format_share(
-                1.0 - trial.loss_fraction
-                    - trial.goodput_bps / trial.offered_bps.max(f64::MIN_POSITIVE)
-            )
-        ),
+        (Some(TrialFailure::Queue), _) => format!("{}, so a queue fills", arrived_late()),
+        (None, _) if trial.passed && trial.queue_limit.is_some() && late >= MIN_LATE_SHARE => {
+            arrived_late()
+        }
         _ => return verdict.to_owned(),
     };
     format!("{verdict}: {reason}")

@@ -609,6 +609,7 @@ impl ResultBuilder<'_> {
             && let Some(rejected) = &mut facts.send_refused
         {
             *rejected = rejected.saturating_sub(baseline.totals.missing);
+            summary.unsent = Some(*rejected).filter(|&rejected| rejected > 0);
         }
         let facts = Some(facts);
         let (sender, receiver) = match flow.role {

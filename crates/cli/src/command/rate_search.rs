@@ -190,6 +190,7 @@ fn run_trials(
             state
                 .search
                 .set_floor_bps(search_plan.floor_bps(record.plan.payload_bytes));
+            let queue_limit = state.search.queue_limit();
             let (failure, is_repeated) = match state.search.record(result) {
                 TrialVerdict::Passed => (None, false),
                 TrialVerdict::Failed(failure) => (Some(failure.into()), false),
@@ -203,6 +204,7 @@ fn run_trials(
                 loss_fraction: result.loss,
                 passed: failure.is_none(),
                 failure,
+                queue_limit: Some(queue_limit),
                 is_repeated,
                 lost: record.summary.lost,
                 is_confirmation: trial_request.is_confirmation,

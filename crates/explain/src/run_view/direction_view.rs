@@ -689,17 +689,27 @@ impl<'a> DirectionView<'a> {
         sent.unwrap_or(0).max(1) as f64
     }
 
+    /// Returns the datagrams that left the sender's socket: those with a number, without those for
+    /// which it was full.
+    fn packets_on_path(&self) -> f64 {
+        (self.packets_sent() - self.summary().unsent.unwrap_or(0) as f64).max(1.0)
+    }
+
     /// Returns the share of the datagrams lost at a place.
     #[must_use]
     pub fn lost_share(&self, point: LossPoint) -> f64 {
-        self.lost_at(point) as f64 / self.packets_sent()
+        let reached = match point {
+            LossPoint::SenderSocket => self.packets_sent(),
+            _ => self.packets_on_path(),
+        };
+        self.lost_at(point) as f64 / reached
     }
 
     /// Returns the approximate number of packets that crossed the path in this direction.
     #[must_use]
     pub fn path_packets(&self) -> f64 {
         match self.plan().protocol {
-            TransportProtocol::Udp => self.packets_sent() * self.fragments(),
+            TransportProtocol::Udp => self.packets_on_path() * self.fragments(),
             TransportProtocol::Tcp => {
                 let bytes = self.summary().bytes_received.unwrap_or(0) as f64;
                 bytes / self.tcp().map_or(1448.0, |tcp| tcp.mss_bytes)

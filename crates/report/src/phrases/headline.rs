@@ -10,6 +10,7 @@ use linerate_stats::units::{
 };
 
 use super::plan_text::run_name;
+use crate::figures;
 use crate::model::{capitalise, format_factor};
 
 /// Returns the main figures of some runs as sentences, one per kind and protocol.
@@ -112,7 +113,7 @@ fn throughput_sentence(runs: &[Record], protocol: TransportProtocol) -> Option<S
                 .find(|describe| describe.direction == direction)?;
             Some((
                 describe.summary.goodput_bps?,
-                describe.summary.loss_fraction,
+                figures::path_loss(&describe.summary),
             ))
         };
         let first = runs.iter().find(|run| {

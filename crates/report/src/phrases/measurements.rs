@@ -8,6 +8,7 @@ use linerate_stats::units::{
 
 use super::headline::speed_change;
 use super::plan_text::{run_name, udp_offloads};
+use crate::figures;
 use crate::model::or_unknown;
 
 /// Measurement as a table row.
@@ -98,7 +99,10 @@ fn explain_goodput(run: &Record, summary: &Summary) -> String {
             if let Some(offloads) = udp_offloads(&run.plan) {
                 text.push_str(&format!(", batched by {offloads}"));
             }
-            if let Some(loss) = summary.loss_fraction {
+            if let Some(unsent) = figures::describe_unsent(summary) {
+                text.push_str(&format!("; {unsent}"));
+            }
+            if let Some(loss) = figures::path_loss(summary) {
                 text.push_str(&if loss > 0.0 {
                     format!("; {} lost", format_share(loss))
                 } else {

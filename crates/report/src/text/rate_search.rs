@@ -74,7 +74,7 @@ mod tests {
             (
                 trial(61.48e9, 55.0e9, 0, Some("queue"), false),
                 "61.480 Gb/s intended, 61.480 Gb/s offered, 55.000 Gb/s received, 0.00 % lost; fails: \
-                 10.5 % arrived later than sent, so a queue fills",
+                 10.5 % arrived late, so a queue fills",
             ),
             (
                 trial(1e9, 1e9, 0, None, false),
@@ -82,6 +82,42 @@ mod tests {
             ),
         ] {
             assert_eq!(text, format!("trial 4: {expected}"));
+        }
+    }
+
+    /// The verdicts do not fit beside the figures: their table has the numbers, too.
+    #[test]
+    fn verdicts_of_a_narrow_table_have_the_numbers_of_their_trials() {
+        let trial = |number: u32, goodput_bps: f64, failure: Option<&str>| {
+            serde_json::json!({
+                "number": number, "intended_bps": 5e6, "offered_bps": 5e6,
+                "goodput_bps": goodput_bps, "loss_fraction": 0.0, "lost": 0, "queue_limit": 0.01,
+                "passed": failure.is_none(), "failure": failure, "is_confirmation": true,
+                "record": "x",
+            })
+        };
+        let search: RateSearchResult = serde_json::from_value(serde_json::json!({
+            "loss_limit": 0.0, "resolution": 0.01, "confirmed": true, "stopped_by": "resolution",
+            "trials": [trial(9, 4.87e6, Some("queue")), trial(10, 4.96e6, None)],
+        }))
+        .unwrap();
+        let style = TextStyle {
+            width: 80,
+            ..TextStyle::PLAIN
+        };
+        let table = trial_table(&search).render(&style);
+        let verdicts = [
+            "9      does not confirm: 2.60 % arrived late (limit 1.00 %), so a queue fills",
+            "10                     confirms: 0.80 % arrived late (limit 1.00 %)",
+        ];
+        for (line, verdict) in table.lines().rev().take(2).zip(verdicts.iter().rev()) {
+            let words = |text: &str| {
+                text.split_whitespace()
+                    .map(str::to_owned)
+                    .collect::<Vec<_>>()
+            };
+            assert_eq!(words(line), words(verdict), "{table}");
+            assert!(line.chars().count() <= 80, "{table}");
         }
     }
 

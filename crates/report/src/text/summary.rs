@@ -324,7 +324,17 @@ fn render_directions(record: &Record, serving: bool, style: &TextStyle) -> Strin
         row.extend(figure_values(shown));
         rows.push(row);
     }
-    render_table(&headings, rows, 1, style)
+    let mut text = render_table(&headings, rows, 1, style);
+    for direction in directions {
+        if let Some(unsent) = figures::describe_unsent(&direction.summary) {
+            let name = model::direction_name(direction.direction, serving);
+            for line in wrap(&format!("{name}: {unsent}"), style.width) {
+                text.push('\n');
+                text.push_str(&line);
+            }
+        }
+    }
+    text
 }
 
 /// Returns the figures of the round trips; with a schedule they say from when they count.
