@@ -47,10 +47,9 @@ impl SendQueue {
         let moved = drained.max(sent_bytes.saturating_sub(self.sent_bytes));
         let is_first = self.read_ns == 0;
         let may_stand_still = !is_first && moved == 0 && queued_bytes > 0;
-        self.still_since_ns = may_stand_still.then(|| match queued_bytes == self.queued_bytes {
-            true => self.read_ns,
-            false => now,
-        });
+        let is_unchanged = queued_bytes == self.queued_bytes;
+        let since_ns = if is_unchanged { self.read_ns } else { now };
+        self.still_since_ns = may_stand_still.then_some(since_ns);
         if !may_stand_still {
             self.still = None;
         }
