@@ -274,6 +274,7 @@ ids! {
         ChecksumsIncomplete = "checksums-incomplete" | "checksums-left-open",
         UnfitFrames = "unfit-frames",
         SenderStalled = "sender-stalled",
+        PeerStalled = "peer-stalled",
         UntaggedFrames = "untagged-frames",
         NothingArrived = "nothing-arrived",
         CorruptedFrames = "corrupted-frames",

@@ -43,6 +43,7 @@ use linerate_sys::clock::Nanos;
 use linerate_sys::cpu::ThreadUsage;
 use linerate_sys::readiness::Readiness;
 use linerate_sys::scheduling::PriorityBoost;
+use linerate_sys::socket::TcpInfo;
 use linerate_sys::thread::install_wake_handler;
 use linerate_sys::{clock, readiness, scheduling};
 use linerate_transport::call_times::{CallStats, merge_call_stats};
@@ -68,6 +69,11 @@ pub use control_channel::ControlChannel;
 
 /// Longest sleep of the coordinator: the delay until Ctrl-C is noticed.
 const STOP_POLL_NS: Nanos = 250_000_000;
+
+/// Time without an acknowledgement of a stream, besides the round trip, from which the run says so:
+/// three readings, the last a second after the first. A retransmission after its first time-outs (0.2 and
+/// 0.4 s on a short path) takes less.
+const PEER_STALL_NS: Nanos = 3 * send_queue::READ_INTERVAL_NS / 2;
 
 /// Drain time: longest wait of a receiver for payload in flight, in a run that ends by time.
 const DRAIN_TIMEOUT_NS: Nanos = 3_000_000_000;
@@ -575,7 +581,42 @@ impl RunState<'_> {
         let senders = self.senders().map(|flow| flow.shared.counters.read().bytes);
         let sent = senders.sum();
         let delay_ns = self.send_queue.update(now, self.unsent_bytes(), sent);
+        if self.send_queue.may_stand_still() && self.sends_stream() {
+            let infos = self.sender_tcp_infos();
+            let acknowledged = infos.filter_map(|info| info.acknowledged_bytes).sum();
+            self.send_queue.acknowledged(now, acknowledged);
+        }
         self.coordinator.control.on_send_delay(now, delay_ns);
+    }
+
+    /// Returns the caveat about a remote end that accepted nothing of a stream for a part of the run.
+    fn peer_stall(&self) -> Option<Caveat> {
+        let (since_ns, length_ns) = self.send_queue.longest_standstill();
+        // The first segments of a connection are all in flight for a round trip of the path.
+        let infos = self.sender_tcp_infos();
+        let round_trips = infos.map(|info| info.min_rtt_us.unwrap_or(info.rtt_us));
+        let limit_ns = PEER_STALL_NS + 1_000 * u64::from(round_trips.max().unwrap_or(0));
+        (length_ns >= limit_ns).then(|| {
+            Caveat::new(
+                CaveatId::PeerStalled,
+                format!(
+                    "the other end accepted nothing for {:.1} s or more, from {:.1} s after the start on: \
+                     its process, its host or the path stood still. The averages include that time",
+                    length_ns as f64 / 1e9,
+                    since_ns.saturating_sub(self.run_clock.start_ns) as f64 / 1e9,
+                ),
+            )
+        })
+    }
+
+    fn sends_stream(&self) -> bool {
+        let plan = &self.coordinator.plan;
+        plan.kind == RunKind::Throughput && plan.protocol == TransportProtocol::Tcp
+    }
+
+    fn sender_tcp_infos(&self) -> impl Iterator<Item = TcpInfo> {
+        let watches = self.senders().filter_map(|flow| flow.socket_watch.as_ref());
+        watches.filter_map(SocketWatch::tcp_info)
     }
 
     fn senders(&self) -> impl Iterator<Item = &FlowHandle> {
@@ -732,6 +773,7 @@ impl RunState<'_> {
                 ),
             ));
         }
+        caveats.extend(self.peer_stall());
         let before = &self.machine_at_start;
         let now = self
             .machine_at_end

@@ -381,6 +381,8 @@ pub struct TcpInfo {
     pub since_acknowledgement_ms: u32,
     /// Minimum round-trip time of the recent past, us.
     pub min_rtt_us: Option<u32>,
+    /// Bytes that the peer has acknowledged.
+    pub acknowledged_bytes: Option<u64>,
     /// Most recent delivery rate, bytes per second.
     pub delivery_rate: Option<u64>,
     /// Time with data to send, us.
@@ -472,6 +474,7 @@ impl TcpInfo {
             retransmits: u32_at(bytes, 100)?,
             // All ones: no round trip measured yet.
             min_rtt_us: u32_at(bytes, 148).filter(|&rtt| rtt != u32::MAX),
+            acknowledged_bytes: u64_at(bytes, 120),
             delivery_rate: u64_at(bytes, 160),
             busy_us: u64_at(bytes, 168),
             receive_window_limited_us: u64_at(bytes, 176),

@@ -22,6 +22,13 @@ pub(super) struct SendQueue {
     moved_ns: Nanos,
     /// Time at which the queue will be empty.
     empty_ns: Nanos,
+    /// Time since which the queue may stand still: at the last reading bytes waited, without a sign
+    /// that any had left.
+    still_since_ns: Option<Nanos>,
+    /// Acknowledged bytes at the first such reading in a row, and that time.
+    still: Option<(u64, Nanos)>,
+    /// Longest time without an acknowledgement while bytes waited: its start and its length.
+    longest_standstill: (Nanos, Nanos),
 }
 
 impl SendQueue {
@@ -39,6 +46,13 @@ impl SendQueue {
         let drained = self.queued_bytes.saturating_sub(queued_bytes);
         let moved = drained.max(sent_bytes.saturating_sub(self.sent_bytes));
         let is_first = self.read_ns == 0;
+        let may_stand_still = !is_first && moved == 0 && queued_bytes > 0;
+        let is_unchanged = queued_bytes == self.queued_bytes;
+        let since_ns = if is_unchanged { self.read_ns } else { now };
+        self.still_since_ns = may_stand_still.then_some(since_ns);
+        if !may_stand_still {
+            self.still = None;
+        }
         self.read_ns = now;
         (self.queued_bytes, self.sent_bytes) = (queued_bytes, sent_bytes);
         if is_first || moved == 0 || queued_bytes == 0 {
@@ -57,6 +71,30 @@ impl SendQueue {
     /// Returns the time at which the queue is empty; earlier than now if it is.
     pub(super) fn empty_ns(&self) -> Nanos {
         self.empty_ns
+    }
+
+    /// Returns whether the last reading left open if anything moves: a call that blocks refills the
+    /// queue, and is counted once it returns.
+    pub(super) fn may_stand_still(&self) -> bool {
+        self.still_since_ns.is_some()
+    }
+
+    /// Adds the acknowledged bytes of a reading that left it open.
+    pub(super) fn acknowledged(&mut self, now: Nanos, bytes: u64) {
+        match self.still {
+            Some((before, since_ns)) if before == bytes => {
+                let length_ns = now.saturating_sub(since_ns);
+                if length_ns > self.longest_standstill.1 {
+                    self.longest_standstill = (since_ns, length_ns);
+                }
+            }
+            _ => self.still = self.still_since_ns.map(|since_ns| (bytes, since_ns)),
+        }
+    }
+
+    /// Returns start and length of the longest time in which bytes waited and none was acknowledged.
+    pub(super) fn longest_standstill(&self) -> (Nanos, Nanos) {
+        self.longest_standstill
     }
 
     /// Returns whether bytes were waiting lately, and left.
@@ -125,6 +163,40 @@ mod tests {
             let delay = queue.update(now, 300_000, step * 625_000_000);
             assert!(delay < 1_000_000, "{delay}");
         }
+    }
+
+    #[test]
+    fn the_longest_standstill_is_kept() {
+        // Bytes sent, waiting and acknowledged, twice a second.
+        let readings = [
+            (10, 2, 8),
+            (20, 2, 18),
+            // A call fills the queue as fast as it drains.
+            (20, 2, 20),
+            (20, 2, 22),
+            (20, 2, 24),
+            (30, 12, 26),
+            // The peer reads nothing.
+            (30, 12, 26),
+            (30, 12, 26),
+            (30, 12, 26),
+            (30, 12, 26),
+            (40, 12, 36),
+            // Nothing is left.
+            (40, 0, 48),
+            (40, 0, 48),
+            (40, 0, 48),
+            (40, 0, 48),
+            (40, 0, 48),
+        ];
+        let mut queue = SendQueue::default();
+        for ((sent, queued, acknowledged), number) in readings.into_iter().zip(2..) {
+            queue.update(number * READ_INTERVAL_NS, queued, sent);
+            if queue.may_stand_still() {
+                queue.acknowledged(number * READ_INTERVAL_NS, acknowledged);
+            }
+        }
+        assert_eq!(queue.longest_standstill(), (7 * SECOND / 2, 2 * SECOND));
     }
 
     #[test]
