@@ -183,7 +183,7 @@ impl<T: Transport> Workload<T> for UdpRequestSender<'_, T::Socket> {
             Poll::Ready(received) => match received? {
                 (now, ResponseKind::SetupDatagram, _) => (now, false),
                 (now, ResponseKind::Earlier(number), _) => {
-                    self.requests.record_late_response(number, now);
+                    self.requests.record_earlier_response(number, now);
                     (now, false)
                 }
                 (now, ResponseKind::Current(verdict), timestamps) => {

@@ -271,7 +271,7 @@ impl<'a, S: Copy> ReconnectingSender<'a, S> {
                     Some(verdict)
                 }
                 (now, ResponseKind::Earlier(number)) => {
-                    self.requests.record_late_response(number, now);
+                    self.requests.record_earlier_response(number, now);
                     None
                 }
                 (_, ResponseKind::SetupDatagram) => None,

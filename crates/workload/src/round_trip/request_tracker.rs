@@ -182,10 +182,10 @@ impl<'a> RequestTracker<'a> {
     /// Returns whether a request counts as missing. A stream loses no response while it is open: a
     /// late one has its time, unless the user set a limit, or the run is over.
     pub fn is_missing(&self, sent_ns: Nanos, now: Nanos) -> bool {
-        let gives_up = !self.is_path_timeout
-            || self.is_over()
-            || self.worker.plan.protocol == TransportProtocol::Udp;
-        gives_up && now >= sent_ns.saturating_add(self.timeout_ns)
+        now >= sent_ns.saturating_add(self.timeout_ns)
+            && (!self.is_path_timeout
+                || self.is_over()
+                || self.worker.plan.protocol == TransportProtocol::Udp)
     }
 
     /// Returns whether a response is no longer awaited because the run is over. An interrupted run
@@ -348,6 +348,14 @@ impl<'a> RequestTracker<'a> {
                 };
                 slow.record_slow(response, &self.times, retransmits);
             }
+        }
+    }
+
+    /// Records a response with the number of an earlier request of a closed loop. A number that was
+    /// never sent is ignored.
+    pub fn record_earlier_response(&mut self, number: u64, now: Nanos) {
+        if number < self.totals.calls {
+            self.record_late_response(number, now);
         }
     }
 
@@ -574,26 +582,8 @@ mod tests {
         message
     }
 
-    /// A late response counts in the interval in which it arrives, and does not delay earlier ones.
-    #[test]
-    fn intervals_end_while_a_response_is_awaited() {
-        const MS: Nanos = 1_000_000;
-        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far");
-        plan.duration_ns = Some(1_000 * MS);
-        let phase = RunPhase::default();
-        let worker = WorkerContext {
-            plan: &plan,
-            direction: Direction::Send,
-            role: FlowRole::Sender,
-            run_clock: RunClock {
-                start_ns: 0,
-                count_from_ns: 0,
-                interval_ns: Some(100 * MS),
-                trace_stop_call_ns: None,
-            },
-            phase: &phase,
-        };
-        let mut flow = OpenFlow {
+    fn flow() -> OpenFlow<()> {
+        OpenFlow {
             histograms: Default::default(),
             id: 1,
             socket: (),
@@ -601,7 +591,52 @@ mod tests {
             pattern: None,
             framing: Framing::default(),
             reconnect: None,
-        };
+        }
+    }
+
+    fn context<'a>(
+        plan: &'a Plan,
+        phase: &'a RunPhase,
+        interval_ns: Option<Nanos>,
+    ) -> WorkerContext<'a> {
+        WorkerContext {
+            plan,
+            direction: Direction::Send,
+            role: FlowRole::Sender,
+            run_clock: RunClock {
+                start_ns: 0,
+                count_from_ns: 0,
+                interval_ns,
+                trace_stop_call_ns: None,
+            },
+            phase,
+        }
+    }
+
+    #[test]
+    fn a_number_that_was_never_sent_is_ignored() {
+        let plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far");
+        let phase = RunPhase::default();
+        let (worker, mut flow) = (context(&plan, &phase, None), flow());
+        let mut tracker = RequestTracker::new(&worker, &mut flow);
+        tracker.numbers = Some(SequenceTracker::default());
+        let timeout_ns = tracker.timeout_ns;
+        tracker.give_up(0, 10, timeout_ns);
+        tracker.record_earlier_response(7, 5 * timeout_ns);
+        assert_eq!(tracker.timeout_ns, timeout_ns);
+        tracker.record_earlier_response(0, 5 * timeout_ns);
+        assert_eq!(tracker.timeout_ns, LATE_ROUND_TRIPS * (5 * timeout_ns - 10));
+    }
+
+    /// A late response counts in the interval in which it arrives, and does not delay earlier ones.
+    #[test]
+    fn intervals_end_while_a_response_is_awaited() {
+        const MS: Nanos = 1_000_000;
+        let mut plan = Plan::new(RunKind::Latency, TransportProtocol::Udp, "far");
+        plan.duration_ns = Some(1_000 * MS);
+        let phase = RunPhase::default();
+        let worker = context(&plan, &phase, Some(100 * MS));
+        let mut flow = flow();
         let shared = Arc::clone(&flow.shared);
         let handed_over = || {
             let interval_slot = shared.interval_times.lock().unwrap();
@@ -658,27 +693,8 @@ mod tests {
             if ending {
                 phase.end();
             }
-            let worker = WorkerContext {
-                plan: &plan,
-                direction: Direction::Send,
-                role: FlowRole::Sender,
-                run_clock: RunClock {
-                    start_ns: 0,
-                    count_from_ns: 0,
-                    interval_ns: None,
-                    trace_stop_call_ns: None,
-                },
-                phase: &phase,
-            };
-            let mut flow = OpenFlow {
-                histograms: Default::default(),
-                id: 1,
-                socket: (),
-                shared: Arc::default(),
-                pattern: None,
-                framing: Framing::default(),
-                reconnect: None,
-            };
+            let worker = context(&plan, &phase, None);
+            let mut flow = flow();
             let tracker = RequestTracker::new(&worker, &mut flow);
             let context = format!("{protocol:?} {requested} {ending} {after}");
             assert_eq!(
