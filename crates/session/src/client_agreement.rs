@@ -17,7 +17,7 @@ use linerate_workload::worker::FlowOpening;
 use crate::dial::{SourceBinding, with_port};
 use crate::error::SessionError;
 use crate::flow_handle::flow_role;
-use crate::loss::MAX_SEGMENTS;
+use crate::loss::datagrams_per_packet;
 use crate::setup::AgreedFlow;
 use crate::{dial, pacing, plan_checks};
 
@@ -105,7 +105,7 @@ fn max_datagrams_per_call(plan: &Plan, max_payload: u64) -> Option<u64> {
     let offload = &plan.udp_offload;
     let may_split = !offload.requested || offload.gso == Some(true);
     let fits = may_split && plan.batch.is_none() && plan.payload_bytes <= max_payload;
-    fits.then(|| MAX_SEGMENTS.min(MAX_DATAGRAM_BYTES / plan.payload_bytes.max(1)))
+    fits.then(|| datagrams_per_packet(plan.payload_bytes))
 }
 
 /// Returns the largest UDP payload in bytes that fits one packet on the path to `server`.
@@ -241,7 +241,7 @@ mod tests {
         for (payload, peer, direction, gso, datagrams) in [
             (1_472, None, Direction::Send, None, Some(44)),
             (1_472, None, Direction::Receive, None, Some(44)),
-            (64, None, Direction::Send, None, Some(MAX_SEGMENTS)),
+            (64, None, Direction::Send, None, Some(128)),
             (1_473, None, Direction::Send, None, None),
             (1_472, iperf3, Direction::Send, None, Some(44)),
             (1_472, iperf3, Direction::Receive, None, None),

@@ -179,10 +179,7 @@ pub fn sleeping_wait(plan: &Plan) -> WaitMode {
             wait_policy::choose_threads(plan.kind, None, streams, cpus, false)
         }
     };
-    match threads < streams {
-        true => WaitMode::Epoll,
-        false => WaitMode::Block,
-    }
+    wait_policy::sleeping_wait(streams, threads)
 }
 
 /// Returns the number of CPUs that a quota permits to be busy at the same time, at least one.

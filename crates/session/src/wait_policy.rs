@@ -38,6 +38,15 @@ const MAX_SPIN_FLOWS_PER_THREAD: usize = 4;
 /// loopback).
 const PACING_CONGESTION_CONTROLS: &[&str] = &["bbr", "bbr2", "bbr3", "bbr1"];
 
+/// Returns the wait mode of threads that sleep: a blocking call serves one flow.
+#[must_use]
+pub fn sleeping_wait(streams: usize, threads: usize) -> WaitMode {
+    match streams <= threads {
+        true => WaitMode::Block,
+        false => WaitMode::Epoll,
+    }
+}
+
 /// Returns the wait mode and its reason.
 #[must_use]
 pub fn choose_wait(situation: &WaitContext<'_>) -> (WaitMode, String) {
@@ -54,13 +63,11 @@ pub fn choose_wait(situation: &WaitContext<'_>) -> (WaitMode, String) {
         threads,
         connections,
     } = *situation;
-    // A blocking call serves one flow.
-    let sleeping = |reason: String| {
-        if streams <= threads {
-            (WaitMode::Block, reason)
-        } else {
+    let sleeping = |reason: String| match sleeping_wait(streams, threads) {
+        WaitMode::Block => (WaitMode::Block, reason),
+        wait => {
             let prefix = format!("{streams} flows share {}", thread_text(threads));
-            (WaitMode::Epoll, format!("{prefix}, and {reason}"))
+            (wait, format!("{prefix}, and {reason}"))
         }
     };
     if connections && streams > threads {

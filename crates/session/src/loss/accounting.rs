@@ -15,7 +15,13 @@ use super::lab_network::{LabNetwork, PathHop};
 use super::{PORT_NO_BUFFER, PORT_RING_FULL};
 
 /// Most datagrams in one packet of the kernel (UDP_MAX_SEGMENTS of Linux 6.9; 64 before).
-pub const MAX_SEGMENTS: u64 = 128;
+const MAX_SEGMENTS: u64 = 128;
+
+/// Returns the most datagrams of this size that the kernel carries in one packet.
+#[must_use]
+pub fn datagrams_per_packet(payload_bytes: u64) -> u64 {
+    (MAX_DATAGRAM_BYTES / payload_bytes.max(1)).clamp(1, MAX_SEGMENTS)
+}
 
 /// Interface as named in counters.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -288,7 +294,7 @@ fn split_losses(
         // A socket counts from its opening; with omitted time it may count more than were lost.
         at_queue += drops.unwrap_or(0).min(most);
     }
-    let max_segments = (MAX_DATAGRAM_BYTES / plan.payload_bytes.max(1)).clamp(1, MAX_SEGMENTS);
+    let max_segments = datagrams_per_packet(plan.payload_bytes);
     let gso = plan.udp_offload.gso == Some(true);
     let coalesced = gso || plan.udp_offload.gro == Some(true);
     let fragment_count = mtu.map_or(1, |mtu| {

@@ -19,7 +19,7 @@ mod counter_snapshot;
 mod lab_network;
 mod live_view;
 
-pub use accounting::{MAX_SEGMENTS, PathLinks, account_losses};
+pub use accounting::{PathLinks, account_losses, datagrams_per_packet};
 pub use counter_snapshot::{CounterLocation, CounterSnapshot};
 pub use lab_network::LabNetwork;
 pub use live_view::{LiveLoss, LiveLossView};
